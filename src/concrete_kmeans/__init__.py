@@ -1,0 +1,40 @@
+"""Hard k-means trained by gradient descent, alone or inside a neural network.
+
+The public names load on first use, so that ``ckm --help`` need not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concrete_kmeans import datasets, functional, lloyd, metrics
+    from concrete_kmeans.estimators import ConcreteKMeans
+    from concrete_kmeans.layer import ConcreteKMeansLayer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ConcreteKMeans",
+    "ConcreteKMeansLayer",
+    "datasets",
+    "functional",
+    "lloyd",
+    "metrics",
+]
+
+_HOME = {"ConcreteKMeans": "estimators", "ConcreteKMeansLayer": "layer"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_HOME.get(name, name)}")
+    value = getattr(module, name) if name in _HOME else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

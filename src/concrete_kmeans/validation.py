@@ -1,0 +1,35 @@
+"""Checks of arguments; each error names the argument, its value and what is allowed."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import TypeVar
+
+__all__ = ["check_choice", "check_positive", "check_positive_int"]
+
+T = TypeVar("T", bound=str)
+
+
+def check_choice(name: str, value: T, choices: tuple[str, ...]) -> T:
+    """Return ``value`` if it is one of ``choices``."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def check_positive(name: str, value: object, *, also: str = "") -> float:
+    """Return ``value`` as a float if it is a positive finite number."""
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not (math.isfinite(float(value)) and float(value) > 0.0):  # type: ignore[arg-type]
+        allowed = "a positive finite number" + (f" or {also}" if also else "")
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def check_positive_int(name: str, value: object, *, also: str = "") -> int:
+    """Return ``value`` as an int if it is a whole number of at least one."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or int(value) < 1:
+        allowed = "a whole number of at least 1" + (f" or {also}" if also else "")
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+    return int(value)
