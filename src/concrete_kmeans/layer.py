@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -175,7 +175,7 @@ class ConcreteKMeansLayer(nn.Module):
         if z.ndim < 2 or z.shape[-1] != self.n_features:
             raise ValueError(f"z must be (..., {self.n_features}), got {tuple(z.shape)}")
 
-    def __setattr__(self, name: str, value: object) -> None:
+    def __setattr__(self, name: str, value: Any) -> None:
         if name == "temperature" and isinstance(value, int | float):
             self.temperature.fill_(check_positive("temperature", value))
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, cast
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -386,7 +386,9 @@ def assign(
 
 
 @torch.no_grad()
-def inertia(X: Rows, centers: Tensor, labels: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+def inertia(
+    X: Rows, centers: Tensor, labels: Tensor, sample_weight: Tensor | None = None
+) -> Tensor:
     """Weighted sum of squared distances to the labelled centre (Eq. 1), (R,) in float64.
 
     Differences are taken before squaring, so that tight clusters keep their digits.

@@ -6,7 +6,7 @@ import math
 import numbers
 from typing import TypeVar
 
-__all__ = ["check_choice", "check_positive", "check_positive_int"]
+__all__ = ["check_choice", "check_not_negative", "check_positive", "check_positive_int"]
 
 T = TypeVar("T", bound=str)
 
@@ -27,9 +27,17 @@ def check_positive(name: str, value: object, *, also: str = "") -> float:
     return float(value)  # type: ignore[arg-type]
 
 
+def check_not_negative(name: str, value: object) -> float:
+    """Return ``value`` as a float if it is a finite number of at least zero."""
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not (math.isfinite(float(value)) and float(value) >= 0.0):  # type: ignore[arg-type]
+        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+    return float(value)  # type: ignore[arg-type]
+
+
 def check_positive_int(name: str, value: object, *, also: str = "") -> int:
     """Return ``value`` as an int if it is a whole number of at least one."""
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or int(value) < 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < 1:
         allowed = "a whole number of at least 1" + (f" or {also}" if also else "")
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
     return int(value)

@@ -1,0 +1,5 @@
+"""The scikit-learn face."""
+
+from concrete_kmeans.estimators.shallow import ConcreteKMeans, Restart
+
+__all__ = ["ConcreteKMeans", "Restart"]

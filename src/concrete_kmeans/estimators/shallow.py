@@ -1,0 +1,612 @@
+"""Concrete k-means on features as they are: a drop-in for ``sklearn.cluster.KMeans``."""
+
+from __future__ import annotations
+
+import numbers
+import secrets
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    ClusterMixin,
+    TransformerMixin,
+)
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
+
+from concrete_kmeans import functional as F
+from concrete_kmeans.data import (
+    Batches,
+    as_rows,
+    check_tensor,
+    merge_equal_rows,
+    resolve_device,
+)
+from concrete_kmeans.lloyd import Rows, assign, inertia, kmeans_plusplus, lloyd
+from concrete_kmeans.objectives.concrete import ShallowGradient, ShallowObjective
+from concrete_kmeans.training import Annealed, Interrupted, InverseTime, Settings, train
+from concrete_kmeans.validation import (
+    check_choice,
+    check_not_negative,
+    check_positive,
+    check_positive_int,
+)
+
+__all__ = ["ConcreteKMeans", "Restart"]
+
+Array: TypeAlias = npt.NDArray[Any] | Tensor
+Init: TypeAlias = (
+    Literal["k-means++", "random"] | Array | Callable[[Any, int, np.random.RandomState], Any]
+)
+Schedule: TypeAlias = float | tuple[float, float]
+
+#: ``sigma="auto"``: sigma^2 over the mean squared distance to the nearest first centre. On ten data
+#: sets and 15 seeds, .1 to .2 ends lowest in inertia; at .3 single seeds lose their start.
+AUTO_SIGMA2 = 0.15
+#: Rows that k-means++ sees, and that set sigma, unless there are fewer; see ``init_size``.
+INIT_SIZE, INIT_ROWS_PER_CLUSTER = 2**15, 64
+#: Rows of ``transform`` computed at a time.
+CHUNK_ROWS = 8192
+
+
+class Restart(NamedTuple):
+    """One of the ``n_init`` restarts of a fit."""
+
+    seed: int
+    """``random_state=seed`` with ``n_init=1`` repeats this restart alone."""
+    inertia: float
+    n_iter: int
+    cluster_centers: Array
+
+
+class ConcreteKMeans(
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    ClusterMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+):
+    """k-means solved by stochastic gradients through sampled hard assignments.
+
+    Each step assigns a small batch of rows to clusters at random, with the probabilities of Eq. 5,
+    and moves the centres along the gradient of the k-means loss. The randomness is annealed away:
+    training ends in hard k-means, often in a lower minimum than Lloyd's algorithm reaches from the
+    same start. There is no Lloyd pass at the end.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Number of clusters.
+    init : {"k-means++", "random"}, array of shape (n_clusters, n_features) or callable
+        First centres, as in :class:`sklearn.cluster.KMeans`. A callable takes ``(X, n_clusters,
+        random_state)``.
+    n_init : int or "auto", default="auto"
+        Restarts, trained together; the one of lowest inertia is kept. ``"auto"`` is 10 for
+        ``init="random"`` or a callable, else 1.
+    max_iter : int, default=2000
+        Gradient steps (``algorithm="lloyd"``: iterations). The schedules below stretch over them.
+    tol : float, default=1e-4
+        A restart stops early when its centres, weighted by cluster size, moved by a mean square of
+        at most ``tol`` times the inertia per row in 100 steps. (``"lloyd"``: as scikit-learn's.)
+    batch_size : int, default=256
+        Rows in a gradient step. With no more rows than that, each step uses all of them.
+    sigma : float or "auto", default="auto"
+        Width of the assignment probabilities (Eq. 5) at temperature one. ``"auto"`` sets
+        ``sigma**2`` to 0.15 times the mean squared distance to the nearest first centre.
+    temperature : float or (start, end), default=(1.0, 0.02)
+        Tau of Eq. 6, annealed exponentially over the first nine tenths of the steps; it also
+        narrows Eq. 5, in which ``sigma**2 * temperature`` stands for ``sigma**2``.
+    learning_rate : float or (start, end), default=(0.5, 0.01)
+        As a part of a centre's Newton step, so in (0, 1]; falls exponentially over the steps.
+    gradient : {"detached", "distance", "reconstruction"}, default="detached"
+        What the gradient sees of the sampled assignment: nothing, or its relaxation in either form
+        of Eq. 7. Where only the centres learn, ``"detached"`` ends lower.
+    init_size : int or "auto", default="auto"
+        Rows that k-means++ and ``sigma="auto"`` look at, drawn without replacement, the same for
+        all seeds. ``"auto"`` is 32,768 or 64 for each cluster, whichever is more.
+    algorithm : {"concrete", "lloyd"}, default="concrete"
+        ``"lloyd"`` runs exact k-means instead, on all rows and on the device of the data.
+    device : str or torch.device, default="auto"
+        Where to compute. A tensor is computed where it is; anything else on CUDA if there is any.
+    copy_x : bool, default=True
+        For compatibility: X is never written to.
+    verbose : int, default=0
+        Log the loss every 100 steps, to the logger ``concrete_kmeans``.
+    random_state : int, RandomState or None, default=None
+        Restart ``r`` is seeded with ``random_state + r``, and is what that seed gives alone. No
+        global random state is read or written; None draws a fresh seed.
+
+    Attributes
+    ----------
+    cluster_centers_ : array or Tensor of shape (n_clusters, n_features)
+    labels_ : array or Tensor of shape (n_samples,)
+        ``predict`` of the training rows; after ``partial_fit``, of the last rows.
+    inertia_ : float
+        Weighted sum of squared distances to the nearest centre.
+    n_iter_ : int
+        Steps (or iterations) run.
+    restarts_ : list of Restart
+        Seed, inertia, steps and centres of every restart.
+    n_features_in_ : int
+    feature_names_in_ : array of str
+        Only for input whose columns have names.
+
+    See Also
+    --------
+    ConcreteKMeansLayer : The same inside a network of yours.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from concrete_kmeans import ConcreteKMeans
+    >>> X = np.array([[1, 2], [1, 4], [1, 0], [10, 2], [10, 4], [10, 0]])
+    >>> km = ConcreteKMeans(n_clusters=2, random_state=0).fit(X)
+    >>> km.predict([[0, 0], [12, 3]]) == km.labels_[[0, 3]]
+    array([ True,  True])
+    >>> np.sort(km.cluster_centers_, axis=0).round(2)
+    array([[ 1.,  2.],
+           [10.,  2.]])
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        init: Init = "k-means++",
+        n_init: int | Literal["auto"] = "auto",
+        max_iter: int = 2000,
+        tol: float = 1e-4,
+        batch_size: int = 256,
+        sigma: float | Literal["auto"] = "auto",
+        temperature: Schedule = (1.0, 0.02),
+        learning_rate: Schedule = (0.5, 0.01),
+        gradient: ShallowGradient = "detached",
+        init_size: int | Literal["auto"] = "auto",
+        algorithm: Literal["concrete", "lloyd"] = "concrete",
+        device: str | torch.device = "auto",
+        copy_x: bool = True,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.batch_size = batch_size
+        self.sigma = sigma
+        self.temperature = temperature
+        self.learning_rate = learning_rate
+        self.gradient = gradient
+        self.init_size = init_size
+        self.algorithm = algorithm
+        self.device = device
+        self.copy_x = copy_x
+        self.verbose = verbose
+        self.random_state = random_state
+
+    # ----------------------------------------------------------------------------------------------
+    # fitting
+
+    def fit(self, X: Any, y: object = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
+        """Find the centres.
+
+        Parameters
+        ----------
+        X : array, DataFrame, CSR matrix or Tensor of shape (n_samples, n_features)
+            Integers become floats; float32 and float64 stay; half precision becomes float32.
+        y : ignored
+        sample_weight : array or Tensor of shape (n_samples,), optional
+            Not negative; 1 for each row by default.
+
+        Returns
+        -------
+        self
+        """
+        self._check_params()
+        X, rows, weight = self._check_fit_input(X, sample_weight)
+        n_init, seed = self._n_init(), self._seed()
+        generators = [torch.Generator(rows.device).manual_seed(seed + r) for r in range(n_init)]
+        # Every step uses all rows when one batch holds them; merged, equal rows count as a weight.
+        merge = int(rows.shape[0]) <= self.batch_size
+        own, own_weight = merge_equal_rows(rows, weight) if merge else (rows, weight)
+        centers = self._first_centers(X, own, own_weight, generators, seed)
+        solve = self._descend if self.algorithm == "concrete" else self._lloyd
+        centers, n_iter, stop = solve(own, own_weight, centers, generators)
+        labels, _ = assign(rows, centers)
+        totals = inertia(rows, centers, labels, weight)
+        totals = totals.where(totals.isfinite(), torch.inf)
+        best = int(totals.argmin())
+        if not bool(totals[best].isfinite()):
+            raise FloatingPointError(
+                f"training diverged: no restart ended with finite centers (gradient="
+                f"{self.gradient!r}, learning_rate={self.learning_rate!r}); lower the learning rate"
+            )
+        give = _like_input(X)
+        self.restarts_ = [
+            Restart(seed + r, float(totals[r]), int(n_iter[r]), give(centers[r]))
+            for r in range(n_init)
+        ]
+        self.cluster_centers_ = self.restarts_[best].cluster_centers
+        self.labels_ = give(labels[best])
+        self.inertia_ = float(totals[best])
+        self.n_iter_ = int(n_iter[best])
+        self._online: _Online | None = None
+        if stop is not None:
+            raise stop
+        self._warn_if_fewer_clusters(labels[best])
+        return self
+
+    def _descend(
+        self, rows: Rows, weight: Tensor | None, centers: Tensor, generators: list[torch.Generator]
+    ) -> tuple[Tensor, Tensor, Interrupted | None]:
+        """Centres (R, K, D), steps (R,), and the interruption if there was one."""
+        sigma = self._sigma(rows, weight, centers)
+        objective = ShallowObjective(centers, sigma, self.gradient)
+        batches = Batches(rows, weight, self.batch_size, generators)
+        stop = None
+        try:
+            outcome = train(objective, batches, self._settings(), generators)
+        except Interrupted as interrupted:
+            stop, outcome = interrupted, interrupted.outcome
+        return objective.centers.detach(), outcome.n_steps, stop
+
+    def _lloyd(
+        self, rows: Rows, weight: Tensor | None, centers: Tensor, _: list[torch.Generator]
+    ) -> tuple[Tensor, Tensor, Interrupted | None]:
+        if rows.shape[0] < self.n_clusters:  # fewer distinct rows than clusters: all are centres
+            return centers, torch.ones(len(centers), dtype=torch.int64), None
+        result = lloyd(rows, centers, sample_weight=weight, max_iter=self.max_iter, tol=self.tol)
+        return result.centers, result.n_iter, None
+
+    def partial_fit(self, X: Any, y: object = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
+        """Move the centres by the gradients of some rows; the first call sets them.
+
+        The temperature is at its end throughout, and the learning rate falls to its end as one over
+        the number of steps, since there is no last call to anneal towards.
+
+        Parameters
+        ----------
+        X : array, DataFrame, CSR matrix or Tensor of shape (n_samples, n_features)
+            At least ``n_clusters`` rows in the first call. Taken in batches of ``batch_size``.
+        y : ignored
+        sample_weight : array or Tensor of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+        """
+        self._check_params()
+        first = not hasattr(self, "cluster_centers_")
+        X, rows, weight = self._check_fit_input(X, sample_weight, first=first)
+        if first:
+            seed = self._seed()
+            generators = [torch.Generator(rows.device).manual_seed(seed)]
+            centers = self._first_centers(X, rows, weight, generators, seed)
+            state = _Online(0, self._sigma(rows, weight, centers), None, generators[0].get_state())
+        else:
+            centers = self._centers_for(rows).unsqueeze(0)
+            state = self._online_state(rows, weight, centers)
+        generator = torch.Generator(rows.device)
+        generator.set_state(state.generator)
+        objective = ShallowObjective(centers, state.sigma.to(centers), self.gradient)
+        batches = Batches(rows, weight, self.batch_size, [generator])
+        n_steps = -(-batches.n // batches.size)
+        rate = self._start_and_end("learning_rate")
+        _, temperature = self._start_and_end("temperature")
+        settings = Settings(n_steps, InverseTime(*rate, state.n_steps), lambda _: temperature)
+        outcome = train(objective, batches, settings, [generator], state.shares)
+        state = _Online(state.n_steps + n_steps, state.sigma, outcome.shares, generator.get_state())
+        centers = objective.centers.detach()
+        labels, _ = assign(rows, centers)
+        give = _like_input(X)
+        self.cluster_centers_ = give(centers[0])
+        self.labels_ = give(labels[0])
+        self.inertia_ = float(inertia(rows, centers, labels, weight))
+        self.n_iter_ = state.n_steps
+        self._online = state
+        return self
+
+    def _first_centers(
+        self,
+        X: Any,
+        rows: Rows,
+        weight: Tensor | None,
+        generators: list[torch.Generator],
+        seed: int,
+    ) -> Tensor:
+        """First centres (R, K, D)."""
+        n, R = int(rows.shape[0]), len(generators)
+        if callable(self.init) or not isinstance(self.init, str):
+            return self._given_centers(X, rows, R, seed)
+        if n < self.n_clusters:  # fewer distinct rows than clusters, merged by fit
+            repeated = rows[torch.arange(self.n_clusters, device=rows.device) % n]
+            return repeated.expand(R, -1, -1)
+        sample, weight = self._init_sample(rows, weight)
+        if self.init == "k-means++":
+            centers, _ = kmeans_plusplus(
+                sample, self.n_clusters, generators=generators, sample_weight=weight
+            )
+            return centers
+        picks = []
+        for generator in generators:
+            # the K smallest of exponential draws over the weights: a weighted draw of K rows
+            # without replacement, and without the limit of torch.multinomial
+            draw = torch.empty(int(sample.shape[0]), dtype=torch.float64, device=rows.device)
+            draw.exponential_(generator=generator)
+            draw = draw if weight is None else draw / weight
+            picks.append(draw.topk(self.n_clusters, largest=False).indices)
+        return sample[torch.cat(picks)].view(R, self.n_clusters, -1)
+
+    def _given_centers(self, X: Any, rows: Rows, R: int, seed: int) -> Tensor:
+        given: Any = self.init
+        if callable(given):
+            sets = [given(X, self.n_clusters, np.random.RandomState(seed + r)) for r in range(R)]
+        else:
+            sets = [given]
+        shape = (self.n_clusters, int(rows.shape[1]))
+        checked = []
+        for centers in sets:
+            if not isinstance(centers, Tensor):
+                centers = torch.from_numpy(np.array(centers, dtype=np.float64))
+            centers = centers.detach().to(dtype=rows.dtype, device=rows.device)
+            if tuple(centers.shape) != shape:
+                raise ValueError(
+                    f"init must give centers of shape (n_clusters, n_features) = {shape}, "
+                    f"got {tuple(centers.shape)}"
+                )
+            if not bool(centers.isfinite().all()):
+                raise ValueError("init must give finite centers; it holds NaN or infinity")
+            checked.append(centers)
+        return torch.stack(checked).expand(R, -1, -1)
+
+    def _init_sample(self, rows: Rows, weight: Tensor | None) -> tuple[Rows, Tensor | None]:
+        """The rows that k-means++ and sigma look at: the same for every seed, so shared by all."""
+        n = int(rows.shape[0])
+        size = max(INIT_SIZE, INIT_ROWS_PER_CLUSTER * self.n_clusters)
+        if self.init_size != "auto":
+            size = max(check_positive_int("init_size", self.init_size), self.n_clusters)
+        if n <= size or self.algorithm == "lloyd":
+            return rows, weight
+        fixed = torch.Generator().manual_seed(0)
+        index = torch.randint(n, (size,), generator=fixed)
+        if n <= Batches.max_shuffled:
+            index = torch.randperm(n, generator=fixed)[:size]
+        index = index.to(rows.device)
+        return rows[index], None if weight is None else weight[index]
+
+    def _sigma(self, rows: Rows, weight: Tensor | None, centers: Tensor) -> Tensor:
+        """Sigma of each restart, (R,)."""
+        if self.sigma != "auto":
+            sigma = check_positive("sigma", self.sigma, also="'auto'")
+            return torch.full((len(centers),), sigma, dtype=centers.dtype, device=centers.device)
+        sample, weight = self._init_sample(rows, weight)
+        _, distances = assign(sample, centers)
+        if weight is not None:
+            distances = distances * (weight / weight.mean())
+        within = distances.double().mean(-1).to(centers.dtype)
+        return (AUTO_SIGMA2 * within).clamp_min(torch.finfo(centers.dtype).tiny).sqrt()
+
+    def _online_state(self, rows: Rows, weight: Tensor | None, centers: Tensor) -> _Online:
+        """What ``partial_fit`` goes on from; after ``fit``, with the learning rate at its end."""
+        if self._online is not None:
+            online = self._online
+            shares = None if online.shares is None else online.shares.to(centers)
+            return online._replace(shares=shares, sigma=online.sigma.to(centers))
+        start, end = self._start_and_end("learning_rate")
+        taken = int(InverseTime.slow * start / end)
+        generator = torch.Generator(rows.device).manual_seed(self._seed())
+        return _Online(taken, self._sigma(rows, weight, centers), None, generator.get_state())
+
+    def _settings(self) -> Settings:
+        n = self.max_iter
+        temperature = Annealed(*self._start_and_end("temperature"), 0.9 * n)  # the rest settles
+        rate = Annealed(*self._start_and_end("learning_rate"), n)
+        return Settings(
+            n, rate, temperature, tol=self.tol, revive_until=n // 2, verbose=bool(self.verbose)
+        )
+
+    # ----------------------------------------------------------------------------------------------
+    # using the fit
+
+    def predict(self, X: Any) -> Array:
+        """Index of the nearest centre for each row.
+
+        Parameters
+        ----------
+        X : array, DataFrame, CSR matrix or Tensor of shape (n_samples, n_features)
+
+        Returns
+        -------
+        labels : array, or Tensor on the device of X, of shape (n_samples,), int32
+        """
+        X, rows = self._check_new_input(X)
+        labels, _ = assign(rows, self._centers_for(rows))
+        return _like_input(X)(labels[0])
+
+    def transform(self, X: Any) -> Array:
+        """Distance of each row to each centre.
+
+        Parameters
+        ----------
+        X : array, DataFrame, CSR matrix or Tensor of shape (n_samples, n_features)
+
+        Returns
+        -------
+        distances : array, or Tensor on the device of X, of shape (n_samples, n_clusters)
+        """
+        X, rows = self._check_new_input(X)
+        return _like_input(X)(self._distances(rows))
+
+    def fit_transform(self, X: Any, y: object = None, sample_weight: Any = None) -> Array:
+        """``fit``, then ``transform`` of the same rows."""
+        return self.fit(X, y, sample_weight=sample_weight).transform(X)
+
+    def score(self, X: Any, y: object = None, sample_weight: Any = None) -> float:  # noqa: ARG002
+        """Minus the inertia of the rows: larger is better.
+
+        Parameters
+        ----------
+        X : array, DataFrame, CSR matrix or Tensor of shape (n_samples, n_features)
+        y : ignored
+        sample_weight : array or Tensor of shape (n_samples,), optional
+
+        Returns
+        -------
+        float
+        """
+        X, rows = self._check_new_input(X)
+        centers = self._centers_for(rows)
+        labels, _ = assign(rows, centers)
+        return -float(inertia(rows, centers, labels, self._check_weight(sample_weight, X, rows)))
+
+    @torch.inference_mode()
+    def _distances(self, rows: Rows) -> Tensor:
+        centers, n = self._centers_for(rows), int(rows.shape[0])
+        out = torch.empty(n, len(centers), dtype=rows.dtype, device=rows.device)
+        for start in range(0, n, CHUNK_ROWS):
+            stop = min(start + CHUNK_ROWS, n)
+            out[start:stop] = F.squared_distances(rows[start:stop], centers).sqrt_()
+        return out
+
+    # ----------------------------------------------------------------------------------------------
+    # checks
+
+    def _check_params(self) -> None:
+        """Everything that can be known to be wrong before any work starts."""
+        check_positive_int("n_clusters", self.n_clusters)
+        check_positive_int("max_iter", self.max_iter)
+        check_positive_int("batch_size", self.batch_size)
+        check_not_negative("tol", self.tol)
+        if self.n_init != "auto":
+            check_positive_int("n_init", self.n_init, also="'auto'")
+        if self.init_size != "auto":
+            check_positive_int("init_size", self.init_size, also="'auto'")
+        if self.sigma != "auto":
+            check_positive("sigma", self.sigma, also="'auto'")
+        if isinstance(self.init, str):
+            check_choice("init", self.init, ("k-means++", "random"))
+        check_choice("algorithm", self.algorithm, ("concrete", "lloyd"))
+        check_choice("gradient", self.gradient, ("detached", *get_args(F.GradientForm)))
+        self._start_and_end("temperature")
+        if max(self._start_and_end("learning_rate")) > 1.0:
+            raise ValueError(f"learning_rate must be in (0, 1], got {self.learning_rate!r}")
+
+    def _start_and_end(self, name: str) -> tuple[float, float]:
+        value = getattr(self, name)
+        if isinstance(value, tuple | list) and len(value) == 2:
+            return check_positive(f"{name}[0]", value[0]), check_positive(f"{name}[1]", value[1])
+        value = check_positive(name, value, also="a (start, end) pair of them")
+        return value, value
+
+    def _n_init(self) -> int:
+        if self.n_init != "auto":
+            return int(self.n_init)
+        return (
+            10
+            if callable(self.init) or (isinstance(self.init, str) and self.init == "random")
+            else 1
+        )
+
+    def _seed(self) -> int:
+        if self.random_state is None:
+            return secrets.randbelow(2**31)
+        if isinstance(self.random_state, numbers.Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _check_fit_input(
+        self, X: Any, sample_weight: Any, *, first: bool = True
+    ) -> tuple[Any, Rows, Tensor | None]:
+        X, rows = self._checked(X, reset=first)
+        weight = self._check_weight(sample_weight, X, rows)
+        if first and int(rows.shape[0]) < self.n_clusters:
+            raise ValueError(f"n_samples={rows.shape[0]} should be >= n_clusters={self.n_clusters}")
+        return X, rows, weight
+
+    def _check_new_input(self, X: Any) -> tuple[Any, Rows]:
+        check_is_fitted(self)
+        return self._checked(X, reset=False)
+
+    def _checked(self, X: Any, *, reset: bool) -> tuple[Any, Rows]:
+        device = resolve_device(self.device, X)
+        if isinstance(X, Tensor):
+            X = check_tensor(X)
+            if reset:
+                self.n_features_in_ = int(X.shape[1])
+                self.__dict__.pop("feature_names_in_", None)
+            elif X.shape[1] != self.n_features_in_:
+                raise ValueError(
+                    f"X has {X.shape[1]} features, but {type(self).__name__} is expecting "
+                    f"{self.n_features_in_} features as input"
+                )
+        else:
+            X = validate_data(
+                self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], order="C"
+            )
+        return X, as_rows(X, device)
+
+    def _check_weight(self, sample_weight: Any, X: Any, rows: Rows) -> Tensor | None:
+        if sample_weight is None:
+            return None
+        if isinstance(sample_weight, Tensor):
+            sample_weight = sample_weight.detach().cpu().numpy()
+        like = X if not isinstance(X, Tensor) else np.empty((X.shape[0], 0))
+        checked = _check_sample_weight(
+            sample_weight,
+            like,
+            dtype=np.float64,
+            ensure_non_negative=True,
+            ensure_same_device=False,
+        )
+        if not checked.any():
+            raise ValueError("sample_weight must hold a positive weight; all of them are zero")
+        return torch.from_numpy(checked).to(dtype=rows.dtype, device=rows.device)
+
+    def _centers_for(self, rows: Rows) -> Tensor:
+        """The centres, in the type and on the device of the rows."""
+        centers = self.cluster_centers_
+        if not isinstance(centers, Tensor):
+            centers = torch.tensor(centers)
+        return centers.to(dtype=rows.dtype, device=rows.device)
+
+    def _warn_if_fewer_clusters(self, labels: Tensor) -> None:
+        found = int((torch.bincount(labels.long()) > 0).sum())
+        if found < self.n_clusters:
+            warnings.warn(
+                f"Number of distinct clusters ({found}) found smaller than n_clusters "
+                f"({self.n_clusters}). Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.cluster_centers_)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return cast("Tags", tags)
+
+
+class _Online(NamedTuple):
+    """What ``partial_fit`` keeps between calls."""
+
+    n_steps: int
+    sigma: Tensor
+    shares: Tensor | None
+    generator: Tensor
+
+
+def _like_input(X: Any) -> Callable[[Tensor], Array]:
+    """Results as tensors for a tensor, else as arrays."""
+    return (lambda t: t.clone()) if isinstance(X, Tensor) else (lambda t: t.cpu().numpy().copy())

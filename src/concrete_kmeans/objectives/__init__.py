@@ -1,0 +1,1 @@
+"""One small file a method: what is minimised, beside its equations."""
