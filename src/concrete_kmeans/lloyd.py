@@ -114,6 +114,12 @@ class _Chunks:
             weight = None if self.weight is None else self.weight[start:stop]
             yield _Chunk(start, stop, rows, weight)
 
+    def row(self, r: int, index: int) -> Tensor:
+        """One row (D,), of restart ``r`` where each has its own."""
+        rows = self.X[r, index : index + 1] if self.batched else self.X[index : index + 1]  # type: ignore[index]
+        shift = self.shift if self.shift is None or not self.batched else self.shift[r]
+        return (rows if shift is None else rows - shift)[0]
+
     def moved(self, centers: Tensor) -> Tensor:
         return centers if self.shift is None else centers - self.shift
 
@@ -474,7 +480,7 @@ class _Partition:
             weight = torch.ones(len(after), dtype=torch.float64)
         else:
             weight = (c.weight if first else c.weight[index]).double()
-            rows *= weight.unsqueeze(-1)
+            rows = rows * weight.unsqueeze(-1)  # never in place: these may be the rows of X
         self.sums[r].index_add_(0, after, rows)
         self.weights[r].index_add_(0, after, weight)
         if not first:
@@ -521,18 +527,13 @@ class _Partition:
             far_index = torch.cat([far_index, here])[order]
         for cluster, index in zip(empty.tolist(), far_index[far > 0.0].tolist(), strict=False):
             donor = int(self.labels[r, index])
-            row = _gather_rows(self.chunks.X, centers.new_full((self._sets, 1), index).long())
-            row = self.chunks.moved(row)[r if self._sets > 1 else 0, 0].double()
+            row = self.chunks.row(r, index).double()
             weight = 1.0 if self.chunks.weight is None else float(self.chunks.weight[index])
             self.sums[r, donor] -= weight * row
             self.weights[r, donor] -= weight
             self.sums[r, cluster] = weight * row
             self.weights[r, cluster] = weight
             self.labels[r, index] = cluster
-
-    @property
-    def _sets(self) -> int:
-        return len(self.labels) if self.chunks.batched else 1
 
 
 def _nearest(chunks: _Chunks, centers: Tensor) -> tuple[Tensor, Tensor]:
