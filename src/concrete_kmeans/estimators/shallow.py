@@ -560,14 +560,10 @@ class ConcreteKMeans(
             sample_weight = sample_weight.detach().cpu().numpy()
         like = X if not isinstance(X, Tensor) else np.empty((X.shape[0], 0))
         checked = _check_sample_weight(
-            sample_weight,
-            like,
-            dtype=np.float64,
-            ensure_non_negative=True,
-            ensure_same_device=False,
+            sample_weight, like, dtype=np.float64, ensure_non_negative=True
         )
-        if not checked.any():
-            raise ValueError("sample_weight must hold a positive weight; all of them are zero")
+        if not checked.any():  # before version 1.8 scikit-learn let them pass
+            raise ValueError("Sample weights must contain at least one non-zero number.")
         return torch.from_numpy(checked).to(dtype=rows.dtype, device=rows.device)
 
     def _centers_for(self, rows: Rows) -> Tensor:
