@@ -181,6 +181,11 @@ def concrete_assignment(
         noise = gumbel_noise(log_probs, generator)
     elif generator is not None:
         raise ValueError("give generator or noise, not both")
+    elif noise.shape[-2:] != log_probs.shape[-2:]:
+        raise ValueError(
+            f"noise must be (..., B, K) as log_probs {tuple(log_probs.shape)}, "
+            f"got {tuple(noise.shape)}"
+        )
     log_probs, noise = at_least_float32(log_probs, noise)
     soft = ((log_probs + noise) / temperature).softmax(-1)  # Eq. 6
     if not hard:
@@ -233,11 +238,16 @@ def kmeans_loss(
     tensor(2.)
     """
     check_choice("gradient", gradient, get_args(GradientForm))
+    _check_rows_and_centers(z, centers)
+    if assignment.shape[-2:] != (z.shape[-2], centers.shape[-2]):  # would broadcast unnoticed
+        raise ValueError(
+            f"assignment must be (..., {z.shape[-2]}, {centers.shape[-2]}), one row for each of z "
+            f"and one column for each centre, got {tuple(assignment.shape)}"
+        )
     if gradient == "distance":
         # Departs from Eq. 7 in the backward pass only: under straight-through the printed form
         # loses 5 to 10 points of NMI on MNIST, USPS and 20 Newsgroups (docs/equations.md).
         return loss_from_distances(squared_distances(z, centers), assignment, reduction)
-    _check_rows_and_centers(z, centers)
     z, centers, assignment = at_least_float32(z, centers, assignment)
     with torch.autocast(z.device.type, enabled=False):
         return _reduce(_squared_norms(z - assignment @ centers), reduction)  # Eq. 7
@@ -278,7 +288,10 @@ def _over_rows_and_clusters(value: float | Tensor) -> float | Tensor:
 
 def _positive(name: str, value: float | Tensor) -> float | Tensor:
     # A tensor's values are not read: that would wait for the device and break a compiled graph.
-    return value if isinstance(value, Tensor) else check_positive(name, value)
+    # Nor can a compiled graph take all checks of a number that changes from call to call.
+    if isinstance(value, Tensor) or (torch.compiler.is_compiling() and value > 0.0):
+        return value
+    return check_positive(name, value)
 
 
 def _check_rows_and_centers(z: Tensor, centers: Tensor) -> None:

@@ -53,10 +53,11 @@ class ShallowObjective:
             losses = F.kmeans_loss(
                 rows, self.centers, assignment, gradient=self.gradient, reduction="none"
             )
+        # a sum over one-hot rows: a scatter on CUDA adds in no fixed order
+        hard = torch.nn.functional.one_hot(labels, self.centers.shape[1]).to(losses.dtype)
         if weight is None:
-            weight = torch.ones_like(losses)
-        shares = torch.zeros_like(self.centers[..., 0]).scatter_add_(-1, labels, weight)
-        return (losses * weight).mean(-1), shares / rows.shape[-2]
+            return losses.mean(-1), hard.mean(-2)
+        return (losses * weight).mean(-1), (hard * weight.unsqueeze(-1)).mean(-2)
 
     @torch.no_grad()
     def _sample(self, rows: Tensor, sigma: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
@@ -74,6 +75,8 @@ class ShallowObjective:
 
 def _squared_distances_to(rows: Tensor, centers: Tensor, labels: Tensor) -> Tensor:
     """``|z_i - mu_label|^2`` as (R, B)."""
-    own = centers.gather(1, labels.unsqueeze(-1).expand(-1, -1, centers.shape[-1]))
-    difference = rows - own
+    R, K, _ = centers.shape
+    flat = labels + torch.arange(0, R * K, K, device=labels.device).unsqueeze(-1)
+    # an embedding's gradient is summed in a fixed order on CUDA, a gather's is not
+    difference = rows - torch.nn.functional.embedding(flat, centers.flatten(0, 1))
     return (difference * difference).sum(-1)

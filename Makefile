@@ -1,0 +1,53 @@
+# On a machine with only Python 3.11+, git and make:
+#   make demo    cluster the embedded digits and print the table
+#   make test    every check: lint, types, layers, tests, examples
+PYTHON ?= python3
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# one thread a test process: two processes with two threads each wait for each other's cores
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(JOBS)
+
+.PHONY: demo test check bench figures table1 clean
+
+demo: $(VENV)/.installed
+	$(BIN)/ckm demo
+
+test: check
+	$(PYTEST)
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/lloyd.py --rounds 3
+	$(BIN)/python benchmarks/shallow.py --rounds 3
+
+table1: $(VENV)/.installed-dev
+	$(BIN)/ckm reproduce table1 --out docs/results
+
+figures: $(VENV)/.installed-dev
+	$(BIN)/python docs/figures.py
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "concrete-kmeans needs Python 3.11 or later; try make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev]'
+	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev,bench]'
+	@touch $(VENV)/.installed $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
