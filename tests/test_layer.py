@@ -114,6 +114,12 @@ class TestForward:
         for seed in range(5):
             a, b = (layer(z, generator=generator(seed)) for layer in (auto, fixed))
             assert torch.equal(a.labels, b.labels)
+            # a scale, not a variable: no gradient goes through it
+            gradients = [
+                torch.autograd.grad(result.loss, layer.centers)[0]
+                for result, layer in ((a, auto), (b, fixed))
+            ]
+            torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
 
     @pytest.mark.parametrize("gradient", FORMS)
     def test_gradients_equal_those_of_the_functions(self, gradient):

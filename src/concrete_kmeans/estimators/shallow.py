@@ -92,7 +92,7 @@ class ConcreteKMeans(
         ``init="random"`` or a callable, else 1.
     max_iter : int, default=2000
         Gradient steps (``algorithm="lloyd"``: iterations). The schedules below stretch over them.
-    tol : float, default=1e-4
+    tol : float, default=1e-6
         A restart stops early when its centres, weighted by cluster size, moved by a mean square of
         at most ``tol`` times the inertia per row in 100 steps. (``"lloyd"``: as scikit-learn's.)
     batch_size : int, default=256
@@ -103,7 +103,7 @@ class ConcreteKMeans(
     temperature : float or (start, end), default=(1.0, 0.02)
         Tau of Eq. 6, annealed exponentially over the first nine tenths of the steps; it also
         narrows Eq. 5, in which ``sigma**2 * temperature`` stands for ``sigma**2``.
-    learning_rate : float or (start, end), default=(0.5, 0.01)
+    learning_rate : float or (start, end), default=(0.5, 0.003)
         As a part of a centre's Newton step, so in (0, 1]; falls exponentially over the steps.
     gradient : {"detached", "distance", "reconstruction"}, default="detached"
         What the gradient sees of the sampled assignment: nothing, or its relaxation in either form
@@ -162,11 +162,11 @@ class ConcreteKMeans(
         init: Init = "k-means++",
         n_init: int | Literal["auto"] = "auto",
         max_iter: int = 2000,
-        tol: float = 1e-4,
+        tol: float = 1e-6,
         batch_size: int = 256,
         sigma: float | Literal["auto"] = "auto",
         temperature: Schedule = (1.0, 0.02),
-        learning_rate: Schedule = (0.5, 0.01),
+        learning_rate: Schedule = (0.5, 0.003),
         gradient: ShallowGradient = "detached",
         init_size: int | Literal["auto"] = "auto",
         algorithm: Literal["concrete", "lloyd"] = "concrete",
