@@ -87,6 +87,7 @@ class _Chunks:
         widest = max(width, self.d * (int(X.shape[0]) if self.batched else 1))
         self.size = max(1, min(self.n, max_bytes // (widest * X.dtype.itemsize)))
         self.shift: Tensor | None = None
+        self._scratch: dict[str, Tensor] = {}
         mean, variance = self._mean_and_variance()
         self.variance = variance / self.d  # () or (R,)
         if bool((mean.square().sum(-1) > 4.0 * variance).any()):
@@ -98,7 +99,7 @@ class _Chunks:
         for c in self:
             if c.start == 0:
                 pilot = c.rows.mean(-2, keepdim=True)  # squares of far rows would lose digits
-            rows = c.rows - pilot
+            rows = torch.sub(c.rows, pilot, out=self.scratch("centred", c.rows.shape))
             total = total + rows.sum(-2).double()
             square = square + torch.linalg.vecdot(rows, rows).sum(-1).double()
         mean = total / self.n
@@ -110,30 +111,67 @@ class _Chunks:
             stop = min(start + self.size, self.n)
             rows = self.X[:, start:stop] if self.batched else self.X[start:stop]  # type: ignore[index]
             if self.shift is not None:
-                rows = rows - self.shift
+                rows = torch.sub(rows, self.shift, out=self.scratch("moved", rows.shape))
             weight = None if self.weight is None else self.weight[start:stop]
             yield _Chunk(start, stop, rows, weight)
 
-    def row(self, r: int, index: int) -> Tensor:
-        """One row (D,), of restart ``r`` where each has its own."""
-        rows = self.X[r, index : index + 1] if self.batched else self.X[index : index + 1]  # type: ignore[index]
-        shift = self.shift if self.shift is None or not self.batched else self.shift[r]
-        return (rows if shift is None else rows - shift)[0]
+    def scratch(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        """Memory to write to, the same for a name in every chunk.
+
+        A new block a chunk would cost more in page faults than the matrix product it holds.
+        """
+        size = math.prod(shape)
+        if name not in self._scratch or len(self._scratch[name]) < size:
+            self._scratch[name] = torch.empty(size, dtype=dtype or self.dtype, device=self.device)
+        return self._scratch[name][:size].view(*shape)
+
+    def partial_distances(self, rows: Tensor, centers: Tensor, norms: Tensor) -> Tensor:
+        """``|c|^2 - 2 x.c`` as (R, K, B): squared distances less ``|x|^2``, which no arg min needs.
+
+        The next call writes over the result.
+        """
+        (R, K, D), B = centers.shape, rows.shape[-2]
+        out = self.scratch("distances", (R, K, B))
+        if rows.ndim == 3:
+            return torch.baddbmm(norms.unsqueeze(-1), centers, rows.mT, alpha=-2.0, out=out)
+        flat = centers.reshape(R * K, D)
+        torch.addmm(norms.view(-1, 1), flat, rows.mT, alpha=-2.0, out=out.view(R * K, B))
+        return out
+
+    def nearest(self, partial: Tensor) -> Tensor:
+        """Arg min over clusters of (..., K, B), the first of equals, as (..., B) int64."""
+        if partial.device.type != "cpu":
+            return partial.argmin(-2)
+        # torch's arg min does not vectorise: five times slower on the CPU than to compare with the
+        # minimum and read off, by a product, which cluster it was and how many share it
+        K = partial.shape[-2]
+        code = torch.stack([torch.arange(K, dtype=self.dtype), torch.ones(K, dtype=self.dtype)])
+        is_least = self.scratch("is least", partial.shape)
+        torch.eq(partial, partial.amin(-2, keepdim=True), out=is_least)
+        which, count = (code @ is_least).unbind(-2)
+        labels = which.long()
+        shared = count != 1.0
+        if bool(shared.any()):
+            labels[shared] = partial.mT[shared].argmin(-1)
+        return labels
+
+    def rows(self, r: int, index: Tensor) -> Tensor:
+        """Rows (M, D) by number, of restart ``r`` where each has its own."""
+        if isinstance(self.X, Tensor):
+            own = self.X[r] if self.batched else self.X
+            rows = self.scratch("picked", (len(index), self.d))
+            torch.index_select(own, 0, index, out=rows)
+        else:
+            rows = self.X[index]
+        if self.shift is not None:
+            rows -= self.shift[r] if self.batched else self.shift
+        return rows
 
     def moved(self, centers: Tensor) -> Tensor:
         return centers if self.shift is None else centers - self.shift
 
     def moved_back(self, centers: Tensor) -> Tensor:
         return centers if self.shift is None else centers + self.shift
-
-
-def _partial_distances(rows: Tensor, centers: Tensor, norms: Tensor) -> Tensor:
-    """``|c|^2 - 2 x.c`` as (R, K, B): squared distances less ``|x|^2``, which no arg min needs."""
-    if rows.ndim == 3:
-        return torch.baddbmm(norms.unsqueeze(-1), centers, rows.mT, alpha=-2.0)
-    R, K, D = centers.shape
-    flat = torch.addmm(norms.view(-1, 1), centers.reshape(R * K, D), rows.mT, alpha=-2.0)
-    return flat.view(R, K, -1)
 
 
 def _to_float64_sum(blocks: Tensor) -> Tensor:
@@ -265,7 +303,7 @@ def kmeans_plusplus(
         sampler.mass[:, c.start : c.stop] = 1.0 if c.weight is None else c.weight
 
     def distances(c: _Chunk, centers: Tensor) -> Tensor:  # (R, T, B)
-        partial = _partial_distances(c.rows, centers, centers.square().sum(-1))
+        partial = chunks.partial_distances(c.rows, centers, centers.square().sum(-1))
         return partial.add_(norms[..., c.start : c.stop].unsqueeze(-2)).clamp_(min=0.0)
 
     indices = torch.empty(R, n_clusters, dtype=torch.int64, device=X.device)
@@ -356,9 +394,9 @@ def lloyd(
         running = running[(changed > 0) & (shift > threshold[running])]
         if not len(running):
             break
-    labels, _ = _nearest(chunks, centers)
-    inertia = _inertia(chunks, centers, labels)
-    return LloydResult(chunks.moved_back(centers), labels, inertia, n_iter)
+    state.reassign(centers, torch.arange(R, device=X.device))
+    total = _inertia(chunks, centers, state.labels)
+    return LloydResult(chunks.moved_back(centers), state.labels, total, n_iter)
 
 
 @torch.no_grad()
@@ -431,64 +469,145 @@ def _batched_centers(X: Rows, centers: Tensor) -> Tensor:
 class _Partition:
     """Which row is in which cluster, and each cluster's sum of rows and of weights.
 
-    A pass looks up the cluster of a row anew only where its own centre is no longer the nearest,
-    and only those rows move between the sums: after the first iterations they are few, and the
-    minimum over clusters, which vectorises, is several times faster than the arg min, which does
-    not.
+    On the CPU a pass saves three ways, none of which changes the outcome:
+
+    - Once few rows change, the cluster of a row is looked up only where its own centre is no longer
+      the nearest: the minimum over clusters is cheaper than the arg min.
+    - Only those rows then move between the sums.
+    - Each row keeps a gap: by how much its second nearest centre is farther than its own, at least.
+      Moving centres use it up; until it is gone the row need not be looked at (the bounds of
+      Hamerly 2010, folded into one number).
     """
+
+    #: Few rows change: less than this part of them in the pass before.
+    few = 0.1
+    #: Above this part of the rows, gathering those in doubt costs more than looking at all.
+    most = 0.6
+    #: Gaps are measured again when they would last for so many passes like the last one.
+    lasting = 1.0
 
     def __init__(self, chunks: _Chunks, R: int, K: int) -> None:
         self.chunks = chunks
-        device = chunks.device
+        dtype, device = chunks.dtype, chunks.device
         self.labels = torch.full((R, chunks.n), -1, dtype=torch.int32, device=device)
         self.sums = torch.zeros(R, K, chunks.d, dtype=torch.float64, device=device)
         self.weights = torch.zeros(R, K, dtype=torch.float64, device=device)
+        # what rows leave behind in a sum of weights is zero to rounding only
+        total = 0.0 if chunks.weight is None else float(chunks.weight.double().sum())
+        self.empty_weight = 1e-12 * total
+        self.changed = torch.full((R,), chunks.n, dtype=torch.int64, device=device)
+        self.before = self.changed  # what changed in the pass before
+        self.seen = torch.full((R, K, chunks.d), torch.inf, dtype=dtype, device=device)
+        self.gaps: dict[int, Tensor] = {}  # (N,) of a restart
+        self.typical_gap: dict[int, float] = {}
 
     def reassign(self, centers: Tensor, running: Tensor) -> Tensor:
         """Move rows to their nearest centres; how many moved, for each running restart."""
-        centers = centers[running]
-        norms = centers.square().sum(-1)
-        changed = torch.zeros(len(running), dtype=torch.int64, device=centers.device)
-        for c in self.chunks:
-            rows = c.rows if c.rows.ndim == 2 else c.rows[running]
-            partial = _partial_distances(rows, centers, norms)  # (R, K, B)
-            if centers.device.type == "cpu":
-                for i, r in enumerate(running.tolist()):
-                    own = rows if rows.ndim == 2 else rows[i]
-                    changed[i] += self._move_changed(c, own, r, partial[i])
+        self.before = self.changed.clone()
+        self.changed[running] = 0
+        if centers.device.type != "cpu":
+            norms = centers[running].square().sum(-1)
+            for c in self.chunks:
+                rows = c.rows if c.rows.ndim == 2 else c.rows[running]
+                partial = self.chunks.partial_distances(rows, centers[running], norms)
+                self._move_all(c, rows, running, partial)
+            return self.changed[running]
+        used_up = _largest_loss(self.seen, centers)  # (R, K)
+        self.seen[running] = centers[running]
+        whole = []
+        for r in running.tolist():
+            index = self._in_doubt(r, used_up[r])
+            if index is None:
+                whole.append(r)
             else:
-                changed += self._move_all(c, rows, running, partial)
-        return changed
+                self._look_at(r, index, centers[r])
+        if whole:
+            self._look_at_all(torch.tensor(whole), centers, used_up)
+        return self.changed[running]
 
-    def _move_changed(self, c: _Chunk, rows: Tensor, r: int, partial: Tensor) -> int:
-        labels = self.labels[r, c.start : c.stop]
-        first = int(labels[0]) < 0
-        if first:
-            after = partial.t().contiguous().argmin(-1)
-            labels.copy_(after)
-        else:
-            own = partial.gather(0, labels.long().unsqueeze(0)).squeeze(0)
-            index = (partial.amin(0) < own).nonzero().squeeze(-1)
-            if not len(index):
-                return 0
-            after = partial.index_select(1, index).argmin(0)
-            before = labels[index]
-            labels[index] = after.int()
-            rows = rows.index_select(0, index)
-        rows = rows.double()
-        if c.weight is None:
-            weight = torch.ones(len(after), dtype=torch.float64)
-        else:
-            weight = (c.weight if first else c.weight[index]).double()
-            rows = rows * weight.unsqueeze(-1)  # never in place: these may be the rows of X
-        self.sums[r].index_add_(0, after, rows)
-        self.weights[r].index_add_(0, after, weight)
-        if not first:
-            self.sums[r].index_add_(0, before, rows, alpha=-1)
-            self.weights[r].index_add_(0, before, weight, alpha=-1)
-        return len(after)
+    def _in_doubt(self, r: int, used_up: Tensor) -> Tensor | None:
+        """Rows whose gap is gone, or None if they are too many to be picked out."""
+        if r not in self.gaps:
+            return None
+        gaps = self.gaps[r]
+        gaps -= used_up.index_select(0, self.labels[r])
+        index = (gaps < 0.0).nonzero().squeeze(-1)
+        return None if len(index) > self.most * len(gaps) else index
 
-    def _move_all(self, c: _Chunk, rows: Tensor, running: Tensor, partial: Tensor) -> Tensor:
+    def _look_at(self, r: int, index: Tensor, centers: Tensor) -> None:
+        norms = centers.square().sum(-1)
+        for start in range(0, len(index), self.chunks.size):
+            own = index[start : start + self.chunks.size]
+            rows = self.chunks.rows(r, own)
+            partial = self.chunks.partial_distances(rows, centers[None], norms[None])[0]
+            weight = self.chunks.weight
+            self._settle(r, rows, None if weight is None else weight[own], partial, own)
+
+    def _look_at_all(self, whole: Tensor, centers: Tensor, used_up: Tensor) -> None:
+        for r in whole.tolist():
+            lasts = self.typical_gap.get(r, torch.inf) > self.lasting * float(used_up[r].max())
+            self.gaps.pop(r, None)
+            if self.few * self.chunks.n < self.before[r]:
+                self.sums[r], self.weights[r] = 0.0, 0.0
+            elif lasts:
+                self.gaps[r] = torch.empty(self.chunks.n, dtype=centers.dtype)
+        norms = centers[whole].square().sum(-1)
+        for c in self.chunks:
+            rows = c.rows if c.rows.ndim == 2 else c.rows[whole]
+            partial = self.chunks.partial_distances(rows, centers[whole], norms)  # (R, K, B)
+            for i, r in enumerate(whole.tolist()):
+                own = rows if rows.ndim == 2 else rows[i]
+                self._settle(r, own, c.weight, partial[i], slice(c.start, c.stop))
+        for r in whole.tolist():
+            if r in self.gaps:
+                self.typical_gap[r] = float(self.gaps[r].median())
+
+    def _settle(
+        self, r: int, rows: Tensor, weight: Tensor | None, partial: Tensor, where: slice | Tensor
+    ) -> None:
+        """Give the rows (M, D) at some places their nearest centre by (K, M)."""
+        labels = self.labels[r, where]
+        if self.few * self.chunks.n < self.before[r]:
+            after = self.chunks.nearest(partial).int()
+            self.changed[r] += (after != labels).sum()
+            self.labels[r, where] = after
+            self._add_all(r, rows, weight, after)
+            return
+        least = partial.amin(0)
+        own = partial.gather(0, labels.long().unsqueeze(0)).squeeze(0)
+        changed = (least < own).nonzero().squeeze(-1)
+        after = self.chunks.nearest(partial.index_select(1, changed)).int()
+        before = labels.index_select(0, changed)
+        labels[changed] = after
+        if isinstance(where, Tensor):
+            self.labels[r, where] = labels
+        if r in self.gaps:
+            self.gaps[r][where] = _gaps(rows, partial, labels, least, self.seen[r])
+        self.changed[r] += len(after)
+        shape = (len(changed), self.chunks.d)
+        moved = self.chunks.scratch("float64", shape, torch.float64)
+        moved.copy_(rows.index_select(0, changed))
+        weights = torch.ones(len(moved), dtype=torch.float64)
+        if weight is not None:
+            weights = weight.index_select(0, changed).double()
+            moved *= weights.unsqueeze(-1)
+        for index, sign in ((after, 1), (before, -1)):
+            self.sums[r].index_add_(0, index, moved, alpha=sign)
+            self.weights[r].index_add_(0, index, weights, alpha=sign)
+
+    def _add_all(self, r: int, rows: Tensor, weight: Tensor | None, labels: Tensor) -> None:
+        """Add the rows of a chunk to their sums: in short runs, since float32 adds up errors."""
+        if weight is None:
+            weight = torch.ones(len(rows), dtype=rows.dtype)
+        else:
+            rows = rows * weight.unsqueeze(-1)
+        self.weights[r].index_add_(0, labels, weight.double())
+        for start in range(0, len(rows), 2048):
+            run = slice(start, start + 2048)
+            part = torch.zeros(self.sums.shape[1:], dtype=rows.dtype)
+            self.sums[r] += part.index_add_(0, labels[run], rows[run])
+
+    def _move_all(self, c: _Chunk, rows: Tensor, running: Tensor, partial: Tensor) -> None:
         # Atomic adds would make the sums depend on their order; a product with -1, 0, 1 does not.
         before = self.labels[running, c.start : c.stop]
         after = partial.argmin(1).int()
@@ -500,20 +619,20 @@ class _Partition:
         self.sums[running] += (delta @ rows).double()
         self.weights[running] += _to_float64_sum(delta)
         self.labels[running, c.start : c.stop] = after
-        return (after != before).sum(-1)
+        self.changed[running] += (after != before).sum(-1)
 
     def means(self, centers: Tensor, running: Tensor) -> Tensor:
         """Eq. 3: the mean of each cluster, for the running restarts."""
-        for r in running[(self.weights[running] <= 0.0).any(-1)].tolist():
+        for r in running[(self.weights[running] <= self.empty_weight).any(-1)].tolist():
             self._refill(centers, r)
         weights = self.weights[running].unsqueeze(-1)
         means = self.sums[running] / weights.clamp_min(torch.finfo(torch.float64).tiny)
         # with fewer rows of positive weight than clusters, a cluster stays empty where it is
-        return torch.where(weights > 0.0, means.to(centers.dtype), centers[running])
+        return torch.where(weights > self.empty_weight, means.to(centers.dtype), centers[running])
 
     def _refill(self, centers: Tensor, r: int) -> None:
         """Give each empty cluster of restart ``r`` the row farthest from its own centre."""
-        empty = (self.weights[r] <= 0.0).nonzero().squeeze(-1)
+        empty = (self.weights[r] <= self.empty_weight).nonzero().squeeze(-1)
         far = torch.empty(0, dtype=centers.dtype, device=centers.device)
         far_index = torch.empty(0, dtype=torch.int64, device=centers.device)
         for c in self.chunks:
@@ -527,13 +646,41 @@ class _Partition:
             far_index = torch.cat([far_index, here])[order]
         for cluster, index in zip(empty.tolist(), far_index[far > 0.0].tolist(), strict=False):
             donor = int(self.labels[r, index])
-            row = self.chunks.row(r, index).double()
+            row = self.chunks.rows(r, self.labels.new_tensor([index]))[0].double()
             weight = 1.0 if self.chunks.weight is None else float(self.chunks.weight[index])
             self.sums[r, donor] -= weight * row
             self.weights[r, donor] -= weight
             self.sums[r, cluster] = weight * row
             self.weights[r, cluster] = weight
             self.labels[r, index] = cluster
+            if r in self.gaps:
+                self.gaps[r][index] = -torch.inf
+
+
+def _gaps(rows: Tensor, partial: Tensor, labels: Tensor, least: Tensor, centers: Tensor) -> Tensor:
+    """Distance of the second nearest centre less that of the nearest; writes over (K, M)."""
+    if len(partial) == 1:
+        return torch.full_like(least, torch.inf)
+    second = partial.scatter_(0, labels.long().unsqueeze(0), torch.inf).amin(0)
+    norms = torch.linalg.vecdot(rows, rows)
+    # the expanded form is off by some units in the last place of its largest term
+    largest = centers.square().sum(-1).amax()
+    slack = (norms + largest).mul_(8.0 * torch.finfo(rows.dtype).eps)
+    gap = second.add_(norms).sub_(slack).clamp_(min=0.0).sqrt_()
+    return gap.sub_(least.add_(norms).add_(slack).clamp_(min=0.0).sqrt_())
+
+
+def _largest_loss(old: Tensor, new: Tensor) -> Tensor:
+    """By how much a row of each cluster can lose of its gap when centres (R, K, D) move, (R, K).
+
+    Its own centre may have gone away from it, and any other come nearer.
+    """
+    moved: Tensor = torch.linalg.vector_norm(new - old, dim=-1)  # (R, K)
+    if moved.shape[1] == 1:
+        return torch.zeros_like(moved)
+    top, _ = moved.topk(2, dim=-1)
+    others = torch.where(moved < top[:, :1], top[:, :1], top[:, 1:])
+    return (moved + others) * (1.0 + 16.0 * torch.finfo(moved.dtype).eps)
 
 
 def _nearest(chunks: _Chunks, centers: Tensor) -> tuple[Tensor, Tensor]:
@@ -542,8 +689,8 @@ def _nearest(chunks: _Chunks, centers: Tensor) -> tuple[Tensor, Tensor]:
     nearest = torch.empty(R, chunks.n, dtype=centers.dtype, device=centers.device)
     norms = centers.square().sum(-1)
     for c in chunks:
-        partial = _partial_distances(c.rows, centers, norms)
-        label = partial.mT.contiguous().argmin(-1)  # (R, B); twice as fast as along K
+        partial = chunks.partial_distances(c.rows, centers, norms)
+        label = chunks.nearest(partial)  # (R, B)
         labels[:, c.start : c.stop] = label
         smallest = partial.gather(1, label.unsqueeze(1)).squeeze(1)
         smallest += torch.linalg.vecdot(c.rows, c.rows)
@@ -556,7 +703,9 @@ def _inertia(chunks: _Chunks, centers: Tensor, labels: Tensor) -> Tensor:
     for c in chunks:
         for r in range(len(total)):
             rows = c.rows if c.rows.ndim == 2 else c.rows[r]
-            own = centers[r].index_select(0, labels[r, c.start : c.stop])
-            distance = own.sub_(rows).square_().sum(-1)
+            own = chunks.scratch("own", rows.shape)
+            torch.index_select(centers[r], 0, labels[r, c.start : c.stop], out=own)
+            own -= rows
+            distance = torch.linalg.vecdot(own, own)
             total[r] += (distance if c.weight is None else distance * c.weight).double().sum()
     return total
