@@ -93,6 +93,25 @@ def test_ends_in_a_fixed_point_and_never_rises(n, d, k, seed, weighted):
     assert again.inertia.item() == pytest.approx(previous, rel=1e-9, abs=1e-12)
 
 
+def test_threads_and_gaps_change_nothing():
+    """Many passes in which most rows are spared, against plain passes written out."""
+    X = torch.from_numpy(blobs(20_000, 4, 12, seed=5))
+    start_centers = X[:12].clone()
+    centers = start_centers
+    for _ in range(60):
+        nearest = torch.cdist(X, centers).argmin(1)
+        centers = torch.stack([X[nearest == j].mean(0) for j in range(12)])
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            result = lloyd(X, start_centers, max_iter=60, tol=0, max_chunk_bytes=50_000)
+            torch.testing.assert_close(result.centers[0], centers, atol=1e-9, rtol=1e-9)
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_tiny_problem_reaches_the_global_optimum():
     X = torch.from_numpy(blobs(n=8, d=2, k=2, seed=3))
     best = math.inf
@@ -196,7 +215,7 @@ def test_more_rows_than_multinomial_takes():
 # -------------------------------------------------------------------------------------- k-means++
 
 
-def greedy_kmeans_plusplus(X, k, uniform, weight):
+def check_greedy_choice(X, chosen, uniform, weight):
     """The algorithm of Arthur and Vassilvitskii with greedy trials, one row at a time."""
 
     def draw(mass, u):
@@ -207,19 +226,18 @@ def greedy_kmeans_plusplus(X, k, uniform, weight):
                 return i
         return len(mass) - 1
 
-    chosen = [draw(weight, uniform[0, 0])]
+    assert chosen[0] == draw(weight, uniform[0, 0])
     closest = ((X - X[chosen[0]]) ** 2).sum(1)
-    for step in range(1, k):
+    for step in range(1, len(chosen)):
         candidates = [draw(closest * weight, u) for u in uniform[step]]
-        after = [np.minimum(closest, ((X - X[c]) ** 2).sum(1)) for c in candidates]
-        best = int(np.argmin([(a * weight).sum() for a in after]))
-        chosen.append(candidates[best])
-        closest = after[best]
-    return chosen
+        after = {c: np.minimum(closest, ((X - X[c]) ** 2).sum(1)) for c in candidates}
+        best = min((a * weight).sum() for a in after.values())
+        closest = after[chosen[step]]  # one of the candidates
+        assert (closest * weight).sum() <= best * (1 + 1e-9) + 1e-12  # two may be equally good
 
 
 @settings(max_examples=25, deadline=None)
-@given(n=st.integers(8, 60), k=st.integers(1, 8), seed=st.integers(0, 999), weighted=st.booleans())
+@given(n=st.integers(8, 60), k=st.integers(1, 7), seed=st.integers(0, 999), weighted=st.booleans())
 def test_kmeans_plusplus_is_the_greedy_algorithm(n, k, seed, weighted):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 3))
@@ -233,7 +251,7 @@ def test_kmeans_plusplus_is_the_greedy_algorithm(n, k, seed, weighted):
         sample_weight=torch.from_numpy(weight) if weighted else None,
         max_chunk_bytes=500,
     )
-    assert index[0].tolist() == greedy_kmeans_plusplus(X, k, uniform, weight)
+    check_greedy_choice(X, index[0].tolist(), uniform, weight)
     np.testing.assert_array_equal(centers[0], X[index[0].numpy()])
 
 

@@ -9,8 +9,10 @@ all restarts and lets the minimum over clusters run along contiguous memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,9 +21,9 @@ from concrete_kmeans.validation import check_positive_int
 
 __all__ = ["LloydResult", "RowSource", "assign", "kmeans_plusplus", "lloyd"]
 
-#: Size of the largest block of distances. On 2 cores, 1 to 8 MiB (the level-2 and level-3 caches)
-#: measured alike, 32 MiB a fifth slower.
-MAX_CHUNK_BYTES = 4 * 2**20
+#: Size of the largest block of distances: near a core's level-2 cache. 1 MiB costs more in calls,
+#: 8 MiB more in memory traffic.
+MAX_CHUNK_BYTES = 2 * 2**20
 #: On CUDA a chunk must be large enough to fill the device.
 MAX_CHUNK_BYTES_CUDA = 256 * 2**20
 
@@ -46,6 +48,7 @@ class RowSource(Protocol):
 
 
 Rows: TypeAlias = Tensor | RowSource
+T = TypeVar("T")
 
 
 class LloydResult(NamedTuple):
@@ -59,6 +62,37 @@ class LloydResult(NamedTuple):
     """(R,), the weighted sum of squared distances to the nearest centre, float64."""
     n_iter: Tensor
     """(R,), iterations run."""
+
+
+class _Threads:
+    """Work on parts of the rows side by side, one thread of torch's number a part.
+
+    On the CPU torch splits every operation over its threads, which wait for each other after each
+    one. Here each thread runs whole chunks and they meet once a pass. While it lasts, torch's own
+    number of threads is one, as scikit-learn's BLAS threads are in its k-means.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.count = torch.get_num_threads() if device.type == "cpu" else 1
+
+    def __enter__(self) -> Self:
+        if self.count > 1:
+            self.pool = ThreadPoolExecutor(self.count)
+            torch.set_num_threads(1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.count > 1:
+            self.pool.shutdown()
+            torch.set_num_threads(self.count)
+
+    def run(self, n: int, least: int, work: Callable[[int, int], T]) -> list[T]:
+        """``work(start, stop)`` on even parts of ``n`` rows of at least so many, in their order."""
+        parts = max(1, min(self.count, n // max(least, 1)))
+        ends = [n * i // parts for i in range(parts + 1)]
+        if parts == 1:
+            return [work(0, n)]
+        return list(self.pool.map(work, ends[:-1], ends[1:]))
 
 
 class _Chunk(NamedTuple):
@@ -87,7 +121,8 @@ class _Chunks:
         widest = max(width, self.d * (int(X.shape[0]) if self.batched else 1))
         self.size = max(1, min(self.n, max_bytes // (widest * X.dtype.itemsize)))
         self.shift: Tensor | None = None
-        self._scratch: dict[str, Tensor] = {}
+        self._scratch = threading.local()
+        self._codes: dict[int, Tensor] = {}
         mean, variance = self._mean_and_variance()
         self.variance = variance / self.d  # () or (R,)
         if bool((mean.square().sum(-1) > 4.0 * variance).any()):
@@ -107,8 +142,12 @@ class _Chunks:
         return mean + pilot.squeeze(-2).double(), variance
 
     def __iter__(self) -> Iterator[_Chunk]:
-        for start in range(0, self.n, self.size):
-            stop = min(start + self.size, self.n)
+        return self.between(0, self.n)
+
+    def between(self, first: int, last: int) -> Iterator[_Chunk]:
+        """Chunks of some of the rows."""
+        for start in range(first, last, self.size):
+            stop = min(start + self.size, last)
             rows = self.X[:, start:stop] if self.batched else self.X[start:stop]  # type: ignore[index]
             if self.shift is not None:
                 rows = torch.sub(rows, self.shift, out=self.scratch("moved", rows.shape))
@@ -116,14 +155,15 @@ class _Chunks:
             yield _Chunk(start, stop, rows, weight)
 
     def scratch(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-        """Memory to write to, the same for a name in every chunk.
+        """Memory to write to, the same for a name in every chunk of a thread.
 
         A new block a chunk would cost more in page faults than the matrix product it holds.
         """
         size = math.prod(shape)
-        if name not in self._scratch or len(self._scratch[name]) < size:
-            self._scratch[name] = torch.empty(size, dtype=dtype or self.dtype, device=self.device)
-        return self._scratch[name][:size].view(*shape)
+        blocks: dict[str, Tensor] = self._scratch.__dict__
+        if name not in blocks or len(blocks[name]) < size:
+            blocks[name] = torch.empty(size, dtype=dtype or self.dtype, device=self.device)
+        return blocks[name][:size].view(*shape)
 
     def partial_distances(self, rows: Tensor, centers: Tensor, norms: Tensor) -> Tensor:
         """``|c|^2 - 2 x.c`` as (R, K, B): squared distances less ``|x|^2``, which no arg min needs.
@@ -138,14 +178,20 @@ class _Chunks:
         torch.addmm(norms.view(-1, 1), flat, rows.mT, alpha=-2.0, out=out.view(R * K, B))
         return out
 
+    def _code(self, K: int) -> Tensor:
+        """Rows ``0, 1, ..., K - 1`` and ``1, 1, ..., 1``."""
+        if K not in self._codes:
+            numbers = torch.arange(K, dtype=self.dtype)
+            self._codes[K] = torch.stack([numbers, torch.ones_like(numbers)])
+        return self._codes[K]
+
     def nearest(self, partial: Tensor) -> Tensor:
         """Arg min over clusters of (..., K, B), the first of equals, as (..., B) int64."""
         if partial.device.type != "cpu":
             return partial.argmin(-2)
         # torch's arg min does not vectorise: five times slower on the CPU than to compare with the
         # minimum and read off, by a product, which cluster it was and how many share it
-        K = partial.shape[-2]
-        code = torch.stack([torch.arange(K, dtype=self.dtype), torch.ones(K, dtype=self.dtype)])
+        code = self._code(partial.shape[-2])
         is_least = self.scratch("is least", partial.shape)
         torch.eq(partial, partial.amin(-2, keepdim=True), out=is_least)
         which, count = (code @ is_least).unbind(-2)
@@ -382,19 +428,20 @@ def lloyd(
     chunks = _Chunks(X, sample_weight, R * K, max_chunk_bytes)
     threshold = tol * chunks.variance.expand(R)
     centers = chunks.moved(centers).clone()
-    state = _Partition(chunks, R, K)
     n_iter = torch.zeros(R, dtype=torch.int64, device=X.device)
     running = torch.arange(R, device=X.device)
-    for _ in range(max_iter):
-        n_iter[running] += 1
-        changed = state.reassign(centers, running)  # Eq. 2
-        moved = state.means(centers, running)  # Eq. 3
-        shift = (moved - centers[running]).double().square().sum((-2, -1))
-        centers[running] = moved
-        running = running[(changed > 0) & (shift > threshold[running])]
-        if not len(running):
-            break
-    state.reassign(centers, torch.arange(R, device=X.device))
+    with _Threads(X.device) as threads:
+        state = _Partition(chunks, R, K, threads)
+        for _ in range(max_iter):
+            n_iter[running] += 1
+            state.reassign(centers, running)  # Eq. 2
+            moved = state.means(centers, running)  # Eq. 3
+            shift = (moved - centers[running]).double().square().sum((-2, -1))
+            centers[running] = moved
+            running = running[(state.changed(running) > 0) & (shift > threshold[running])]
+            if not len(running):
+                break
+        state.reassign(centers, torch.arange(R, device=X.device))
     total = _inertia(chunks, centers, state.labels)
     return LloydResult(chunks.moved_back(centers), state.labels, total, n_iter)
 
@@ -466,17 +513,32 @@ def _batched_centers(X: Rows, centers: Tensor) -> Tensor:
     return centers.to(X.dtype)
 
 
+class _Moves:
+    """What a thread found in its part of the rows: changes of the clusters' sums."""
+
+    def __init__(self, R: int, K: int, D: int, device: torch.device) -> None:
+        self.sums = torch.zeros(R, K, D, dtype=torch.float64, device=device)
+        self.weights = torch.zeros(R, K, dtype=torch.float64, device=device)
+        self.changed: dict[int, int] = {}  # rows of a restart
+
+    def add(self, other: _Moves) -> None:
+        self.sums += other.sums
+        self.weights += other.weights
+        for r, rows in other.changed.items():
+            self.changed[r] = self.changed.get(r, 0) + rows
+
+
 class _Partition:
     """Which row is in which cluster, and each cluster's sum of rows and of weights.
 
     On the CPU a pass saves three ways, none of which changes the outcome:
 
-    - Once few rows change, the cluster of a row is looked up only where its own centre is no longer
-      the nearest: the minimum over clusters is cheaper than the arg min.
-    - Only those rows then move between the sums.
-    - Each row keeps a gap: by how much its second nearest centre is farther than its own, at least.
-      Moving centres use it up; until it is gone the row need not be looked at (the bounds of
-      Hamerly 2010, folded into one number).
+    - The cluster of a row is looked up only where its own centre is no longer the nearest: the
+      minimum over clusters is cheaper than the arg min.
+    - Only those rows move between the sums.
+    - Once few rows change, each keeps a gap: by how much its second nearest centre is farther than
+      its own, at least. Moving centres use it up; until it is gone the row need not be looked at
+      (the bounds of Hamerly 2010, folded into one number).
     """
 
     #: Few rows change: less than this part of them in the pass before.
@@ -486,34 +548,44 @@ class _Partition:
     #: Gaps are measured again when they would last for so many passes like the last one.
     lasting = 1.0
 
-    def __init__(self, chunks: _Chunks, R: int, K: int) -> None:
-        self.chunks = chunks
+    def __init__(self, chunks: _Chunks, R: int, K: int, threads: _Threads) -> None:
+        self.chunks, self.threads = chunks, threads
         dtype, device = chunks.dtype, chunks.device
         self.labels = torch.full((R, chunks.n), -1, dtype=torch.int32, device=device)
-        self.sums = torch.zeros(R, K, chunks.d, dtype=torch.float64, device=device)
-        self.weights = torch.zeros(R, K, dtype=torch.float64, device=device)
+        self.total = _Moves(R, K, chunks.d, device)
         # what rows leave behind in a sum of weights is zero to rounding only
-        total = 0.0 if chunks.weight is None else float(chunks.weight.double().sum())
-        self.empty_weight = 1e-12 * total
-        self.changed = torch.full((R,), chunks.n, dtype=torch.int64, device=device)
-        self.before = self.changed  # what changed in the pass before
+        weight = 0.0 if chunks.weight is None else float(chunks.weight.double().sum())
+        self.empty_weight = 1e-12 * weight
+        self.before: dict[int, int] = {}  # rows of a restart that changed in the last pass
         self.seen = torch.full((R, K, chunks.d), torch.inf, dtype=dtype, device=device)
         self.gaps: dict[int, Tensor] = {}  # (N,) of a restart
         self.typical_gap: dict[int, float] = {}
 
-    def reassign(self, centers: Tensor, running: Tensor) -> Tensor:
-        """Move rows to their nearest centres; how many moved, for each running restart."""
-        self.before = self.changed.clone()
-        self.changed[running] = 0
-        if centers.device.type != "cpu":
-            norms = centers[running].square().sum(-1)
-            for c in self.chunks:
-                rows = c.rows if c.rows.ndim == 2 else c.rows[running]
-                partial = self.chunks.partial_distances(rows, centers[running], norms)
-                self._move_all(c, rows, running, partial)
-            return self.changed[running]
+    @property
+    def sums(self) -> Tensor:
+        """(R, K, D)."""
+        return self.total.sums
+
+    @property
+    def weights(self) -> Tensor:
+        """(R, K)."""
+        return self.total.weights
+
+    def changed(self, running: Tensor) -> Tensor:
+        """How many rows changed their cluster in the last iteration, for each running restart."""
+        counts = [self.total.changed[r] for r in running.tolist()]
+        return torch.tensor(counts, device=running.device)
+
+    def reassign(self, centers: Tensor, running: Tensor) -> None:
+        """Move rows to their nearest centres."""
+        for r in running.tolist():
+            self.before[r] = self.total.changed.get(r, self.chunks.n)
+            self.total.changed[r] = 0
         used_up = _largest_loss(self.seen, centers)  # (R, K)
         self.seen[running] = centers[running]
+        if centers.device.type != "cpu":
+            self._look_at_all_on_device(running, centers)
+            return
         whole = []
         for r in running.tolist():
             index = self._in_doubt(r, used_up[r])
@@ -523,103 +595,126 @@ class _Partition:
                 self._look_at(r, index, centers[r])
         if whole:
             self._look_at_all(torch.tensor(whole), centers, used_up)
-        return self.changed[running]
 
     def _in_doubt(self, r: int, used_up: Tensor) -> Tensor | None:
         """Rows whose gap is gone, or None if they are too many to be picked out."""
         if r not in self.gaps:
             return None
-        gaps = self.gaps[r]
-        gaps -= used_up.index_select(0, self.labels[r])
-        index = (gaps < 0.0).nonzero().squeeze(-1)
-        return None if len(index) > self.most * len(gaps) else index
+
+        def part(start: int, stop: int) -> Tensor:
+            gaps = self.gaps[r][start:stop]
+            gaps -= used_up.index_select(0, self.labels[r, start:stop])
+            return (gaps < 0.0).nonzero().squeeze(-1).add_(start)
+
+        index = torch.cat(self.threads.run(self.chunks.n, self.chunks.size, part))
+        return None if len(index) > self.most * self.chunks.n else index
+
+    def _run(self, n: int, work: Callable[[_Moves, int, int], None]) -> None:
+        """``work`` in threads, each with sums of its own, which are added in a fixed order."""
+
+        def part(start: int, stop: int) -> _Moves:
+            R, K, D = self.sums.shape
+            moves = _Moves(R, K, D, self.chunks.device)
+            work(moves, start, stop)
+            return moves
+
+        for moves in self.threads.run(n, self.chunks.size, part):
+            self.total.add(moves)
 
     def _look_at(self, r: int, index: Tensor, centers: Tensor) -> None:
         norms = centers.square().sum(-1)
-        for start in range(0, len(index), self.chunks.size):
-            own = index[start : start + self.chunks.size]
-            rows = self.chunks.rows(r, own)
-            partial = self.chunks.partial_distances(rows, centers[None], norms[None])[0]
-            weight = self.chunks.weight
-            self._settle(r, rows, None if weight is None else weight[own], partial, own)
+        size = self.chunks.size
+
+        def work(moves: _Moves, first: int, last: int) -> None:
+            for start in range(first, last, size):
+                own = index[start : min(start + size, last)]
+                rows = self.chunks.rows(r, own)
+                partial = self.chunks.partial_distances(rows, centers[None], norms[None])[0]
+                weight = None if self.chunks.weight is None else self.chunks.weight[own]
+                self._settle(moves, r, rows, weight, partial, own)
+
+        self._run(len(index), work)
 
     def _look_at_all(self, whole: Tensor, centers: Tensor, used_up: Tensor) -> None:
         for r in whole.tolist():
             lasts = self.typical_gap.get(r, torch.inf) > self.lasting * float(used_up[r].max())
             self.gaps.pop(r, None)
-            if self.few * self.chunks.n < self.before[r]:
-                self.sums[r], self.weights[r] = 0.0, 0.0
-            elif lasts:
+            if self.before[r] < self.few * self.chunks.n and lasts:
                 self.gaps[r] = torch.empty(self.chunks.n, dtype=centers.dtype)
         norms = centers[whole].square().sum(-1)
-        for c in self.chunks:
-            rows = c.rows if c.rows.ndim == 2 else c.rows[whole]
-            partial = self.chunks.partial_distances(rows, centers[whole], norms)  # (R, K, B)
-            for i, r in enumerate(whole.tolist()):
-                own = rows if rows.ndim == 2 else rows[i]
-                self._settle(r, own, c.weight, partial[i], slice(c.start, c.stop))
+
+        def work(moves: _Moves, first: int, last: int) -> None:
+            for c in self.chunks.between(first, last):
+                rows = c.rows if c.rows.ndim == 2 else c.rows[whole]
+                partial = self.chunks.partial_distances(rows, centers[whole], norms)  # (R, K, B)
+                for i, r in enumerate(whole.tolist()):
+                    own = rows if rows.ndim == 2 else rows[i]
+                    self._settle(moves, r, own, c.weight, partial[i], slice(c.start, c.stop))
+
+        self._run(self.chunks.n, work)
         for r in whole.tolist():
             if r in self.gaps:
                 self.typical_gap[r] = float(self.gaps[r].median())
 
     def _settle(
-        self, r: int, rows: Tensor, weight: Tensor | None, partial: Tensor, where: slice | Tensor
+        self,
+        moves: _Moves,
+        r: int,
+        rows: Tensor,
+        weight: Tensor | None,
+        partial: Tensor,
+        where: slice | Tensor,
     ) -> None:
         """Give the rows (M, D) at some places their nearest centre by (K, M)."""
-        labels = self.labels[r, where]
-        if self.few * self.chunks.n < self.before[r]:
-            after = self.chunks.nearest(partial).int()
-            self.changed[r] += (after != labels).sum()
-            self.labels[r, where] = after
-            self._add_all(r, rows, weight, after)
-            return
-        least = partial.amin(0)
-        own = partial.gather(0, labels.long().unsqueeze(0)).squeeze(0)
-        changed = (least < own).nonzero().squeeze(-1)
-        after = self.chunks.nearest(partial.index_select(1, changed)).int()
-        before = labels.index_select(0, changed)
-        labels[changed] = after
-        if isinstance(where, Tensor):
-            self.labels[r, where] = labels
-        if r in self.gaps:
-            self.gaps[r][where] = _gaps(rows, partial, labels, least, self.seen[r])
-        self.changed[r] += len(after)
-        shape = (len(changed), self.chunks.d)
-        moved = self.chunks.scratch("float64", shape, torch.float64)
-        moved.copy_(rows.index_select(0, changed))
-        weights = torch.ones(len(moved), dtype=torch.float64)
-        if weight is not None:
-            weights = weight.index_select(0, changed).double()
-            moved *= weights.unsqueeze(-1)
-        for index, sign in ((after, 1), (before, -1)):
-            self.sums[r].index_add_(0, index, moved, alpha=sign)
-            self.weights[r].index_add_(0, index, weights, alpha=sign)
-
-    def _add_all(self, r: int, rows: Tensor, weight: Tensor | None, labels: Tensor) -> None:
-        """Add the rows of a chunk to their sums: in short runs, since float32 adds up errors."""
-        if weight is None:
-            weight = torch.ones(len(rows), dtype=rows.dtype)
+        labels = self.labels[r, where].long()
+        if first := int(labels[0]) < 0:
+            after = labels = self.chunks.nearest(partial)
         else:
-            rows = rows * weight.unsqueeze(-1)
-        self.weights[r].index_add_(0, labels, weight.double())
-        for start in range(0, len(rows), 2048):
-            run = slice(start, start + 2048)
-            part = torch.zeros(self.sums.shape[1:], dtype=rows.dtype)
-            self.sums[r] += part.index_add_(0, labels[run], rows[run])
+            least = partial.amin(0)
+            own = partial.gather(0, labels.unsqueeze(0)).squeeze(0)
+            changed = (least < own).nonzero().squeeze(-1)
+            if 4 * len(changed) > len(labels):  # many columns cost more to pick out than to look up
+                after = self.chunks.nearest(partial).index_select(0, changed)
+            else:
+                after = self.chunks.nearest(partial.index_select(1, changed))
+            before = labels.index_select(0, changed)
+            labels[changed] = after
+            if r in self.gaps:
+                self.gaps[r][where] = _gaps(rows, partial, labels, least, self.seen[r])
+            rows = rows.index_select(0, changed)
+            weight = None if weight is None else weight.index_select(0, changed)
+        self.labels[r, where] = labels.int()
+        moves.changed[r] = moves.changed.get(r, 0) + len(after)
+        rows = self.chunks.scratch("float64", rows.shape, torch.float64).copy_(rows)
+        if weight is not None:
+            weight = weight.double()
+            rows *= weight.unsqueeze(-1)
+        sums, weights, K = moves.sums[r], moves.weights[r], len(partial)
+        sums.index_add_(0, after, rows)  # an int64 index: four times as fast as int32
+        weights += torch.bincount(after, weight, minlength=K)
+        if not first:
+            sums.index_add_(0, before, rows, alpha=-1)
+            weights -= torch.bincount(before, weight, minlength=K)
 
-    def _move_all(self, c: _Chunk, rows: Tensor, running: Tensor, partial: Tensor) -> None:
-        # Atomic adds would make the sums depend on their order; a product with -1, 0, 1 does not.
-        before = self.labels[running, c.start : c.stop]
-        after = partial.argmin(1).int()
-        cluster = torch.arange(self.sums.shape[1], device=rows.device).view(1, -1, 1)
-        delta = (after.unsqueeze(1) == cluster).to(rows.dtype)
-        delta -= (before.unsqueeze(1) == cluster).to(rows.dtype)
-        if c.weight is not None:
-            delta *= c.weight
-        self.sums[running] += (delta @ rows).double()
-        self.weights[running] += _to_float64_sum(delta)
-        self.labels[running, c.start : c.stop] = after
-        self.changed[running] += (after != before).sum(-1)
+    def _look_at_all_on_device(self, running: Tensor, centers: Tensor) -> None:
+        norms = centers[running].square().sum(-1)
+        changed = torch.zeros(len(running), dtype=torch.int64, device=centers.device)
+        cluster = torch.arange(centers.shape[1], device=centers.device).view(1, -1, 1)
+        for c in self.chunks:
+            rows = c.rows if c.rows.ndim == 2 else c.rows[running]
+            partial = self.chunks.partial_distances(rows, centers[running], norms)
+            before = self.labels[running, c.start : c.stop]
+            after = partial.argmin(1).int()
+            # Atomic adds would make the sums depend on their order; a product of -1, 0, 1 does not.
+            delta = (after.unsqueeze(1) == cluster).to(rows.dtype)
+            delta -= (before.unsqueeze(1) == cluster).to(rows.dtype)
+            if c.weight is not None:
+                delta *= c.weight
+            self.sums[running] += (delta @ rows).double()
+            self.weights[running] += _to_float64_sum(delta)
+            self.labels[running, c.start : c.stop] = after
+            changed += (after != before).sum(-1)
+        self.total.changed.update(zip(running.tolist(), changed.tolist(), strict=True))
 
     def means(self, centers: Tensor, running: Tensor) -> Tensor:
         """Eq. 3: the mean of each cluster, for the running restarts."""
@@ -631,30 +726,46 @@ class _Partition:
         return torch.where(weights > self.empty_weight, means.to(centers.dtype), centers[running])
 
     def _refill(self, centers: Tensor, r: int) -> None:
-        """Give each empty cluster of restart ``r`` the row farthest from its own centre."""
-        empty = (self.weights[r] <= self.empty_weight).nonzero().squeeze(-1)
-        far = torch.empty(0, dtype=centers.dtype, device=centers.device)
-        far_index = torch.empty(0, dtype=torch.int64, device=centers.device)
-        for c in self.chunks:
-            rows = c.rows if c.rows.ndim == 2 else c.rows[r]
-            own = centers[r][self.labels[r, c.start : c.stop].long()]
-            distance = (rows - own).square().sum(-1)
-            if c.weight is not None:
-                distance = torch.where(c.weight > 0, distance, -1.0)
-            far, order = torch.cat([far, distance]).topk(min(len(empty), len(far) + len(distance)))
-            here = torch.arange(c.start, c.stop, device=centers.device)
-            far_index = torch.cat([far_index, here])[order]
-        for cluster, index in zip(empty.tolist(), far_index[far > 0.0].tolist(), strict=False):
+        """Give each empty cluster of restart ``r`` a row of its own, far from its centre."""
+        empty = (self.weights[r] <= self.empty_weight).nonzero().squeeze(-1).tolist()
+        for cluster, index in zip(empty, self._far_rows(centers[r], r, len(empty)), strict=False):
             donor = int(self.labels[r, index])
-            row = self.chunks.rows(r, self.labels.new_tensor([index]))[0].double()
+            row = self.chunks.rows(r, torch.tensor([index], device=centers.device))[0].double()
             weight = 1.0 if self.chunks.weight is None else float(self.chunks.weight[index])
             self.sums[r, donor] -= weight * row
             self.weights[r, donor] -= weight
             self.sums[r, cluster] = weight * row
             self.weights[r, cluster] = weight
             self.labels[r, index] = cluster
+            self.total.changed[r] += 1
             if r in self.gaps:
                 self.gaps[r][index] = -torch.inf
+
+    def _far_rows(self, centers: Tensor, r: int, count: int) -> list[int]:
+        """Up to so many distinct rows, the farthest from their own centres.
+
+        Equal rows would make equal centres, of which one would be left without a row again.
+        """
+        enough = 4 * count + 16
+        far = torch.empty(0, dtype=centers.dtype, device=centers.device)
+        index = torch.empty(0, dtype=torch.int64, device=centers.device)
+        for c in self.chunks:
+            rows = c.rows if c.rows.ndim == 2 else c.rows[r]
+            own = centers[self.labels[r, c.start : c.stop].long()]
+            distance = (rows - own).square().sum(-1)
+            if c.weight is not None:
+                distance = torch.where(c.weight > 0, distance, 0.0)
+            far, order = torch.cat([far, distance]).topk(min(enough, len(far) + len(distance)))
+            here = torch.arange(c.start, c.stop, device=centers.device)
+            index = torch.cat([index, here])[order]
+        index = index[far > 0.0]
+        seen: set[tuple[float, ...]] = set()
+        distinct = []
+        for place, row in zip(index.tolist(), self.chunks.rows(r, index).tolist(), strict=True):
+            if tuple(row) not in seen and len(distinct) < count:
+                seen.add(tuple(row))
+                distinct.append(place)
+        return distinct
 
 
 def _gaps(rows: Tensor, partial: Tensor, labels: Tensor, least: Tensor, centers: Tensor) -> Tensor:
