@@ -71,8 +71,12 @@ def faiss(rows: str, centers: str, k: int) -> dict[str, Any]:
 
     def run() -> dict[str, Any]:
         kmeans = library.Kmeans(
-            X.shape[1], k, niter=ITERATIONS, min_points_per_centroid=1,
-            max_points_per_centroid=10**9, seed=0,
+            X.shape[1],
+            k,
+            niter=ITERATIONS,
+            min_points_per_centroid=1,
+            max_points_per_centroid=10**9,
+            seed=0,
         )
         kmeans.train(X, init_centroids=C)
         distances, _ = kmeans.index.search(X, 1)

@@ -27,9 +27,21 @@ MEMORY_LIMIT = 20 * 2**30  # of address space, so that a peer that needs more fa
 
 def machine() -> dict[str, Any]:
     cpu = Path("/proc/cpuinfo")
-    names = [line for line in cpu.read_text().splitlines() if "model name" in line] if cpu.exists() else []
-    packages = ("numpy", "scikit-learn", "torch", "faiss-cpu", "fast-pytorch-kmeans",
-                "kmeans-pytorch", "torch-kmeans", "concrete-kmeans")
+    names = (
+        [line for line in cpu.read_text().splitlines() if "model name" in line]
+        if cpu.exists()
+        else []
+    )
+    packages = (
+        "numpy",
+        "scikit-learn",
+        "torch",
+        "faiss-cpu",
+        "fast-pytorch-kmeans",
+        "kmeans-pytorch",
+        "torch-kmeans",
+        "concrete-kmeans",
+    )
     versions = {"python": platform.python_version()}
     for package in packages:
         try:

@@ -79,7 +79,8 @@ def main() -> None:
         print(f"{CASES[name]['title']}: {chosen.rounds} seeds")
         rows: dict[str, Any] = {}
         base = {
-            key: statistics.mean(run[key] for run in runs["KMeans"]) for key in ("seconds", "inertia")
+            key: statistics.mean(run[key] for run in runs["KMeans"])
+            for key in ("seconds", "inertia")
         }
         for contender, done in runs.items():
             mean = {key: statistics.mean(run[key] for run in done) for key in base}
@@ -102,7 +103,9 @@ def main() -> None:
                 f"{max(ratios):.4f}); {rows[contender]['extra_mb']:.0f} MB more"
             )
         result["cases"][name] = {
-            "title": CASES[name]["title"], "seeds": chosen.rounds, "contenders": rows,
+            "title": CASES[name]["title"],
+            "seeds": chosen.rounds,
+            "contenders": rows,
         }
     if not chosen.cases:
         print(f"written to {write('shallow', result).name}")

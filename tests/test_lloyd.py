@@ -87,10 +87,10 @@ def test_ends_in_a_fixed_point_and_never_rises(n, d, k, seed, weighted):
     previous = math.inf
     for iterations in (1, 2, 5, 100):
         result = lloyd(X, centers, sample_weight=weight, max_iter=iterations, tol=0)
-        assert result.inertia.item() <= previous * (1 + 1e-9)
+        assert result.inertia.item() <= previous * (1 + 1e-9) + 1e-9
         previous = result.inertia.item()
     again = lloyd(X, result.centers, sample_weight=weight, max_iter=5, tol=0)
-    assert again.inertia.item() == pytest.approx(previous, rel=1e-9, abs=1e-12)
+    assert again.inertia.item() == pytest.approx(previous, rel=1e-9, abs=1e-9)
 
 
 def test_threads_and_gaps_change_nothing():

@@ -760,7 +760,7 @@ class _Partition:
             index = torch.cat([index, here])[order]
         index = index[far > 0.0]
         seen: set[tuple[float, ...]] = set()
-        distinct = []
+        distinct: list[int] = []
         for place, row in zip(index.tolist(), self.chunks.rows(r, index).tolist(), strict=True):
             if tuple(row) not in seen and len(distinct) < count:
                 seen.add(tuple(row))
