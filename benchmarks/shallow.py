@@ -98,7 +98,8 @@ def main() -> None:
                 "inertia_all": [run["inertia"] for run in done],
             }
             print(
-                f"  {contender:24} {mean['seconds']:7.2f} s, {rows[contender]['time_ratio']:5.2f} x "
+                f"  {contender:24} {mean['seconds']:7.2f} s, "
+                f"{rows[contender]['time_ratio']:5.2f} x "
                 f"KMeans; inertia {rows[contender]['inertia_ratio']:.4f} x KMeans (worst seed "
                 f"{max(ratios):.4f}); {rows[contender]['extra_mb']:.0f} MB more"
             )

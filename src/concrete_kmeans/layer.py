@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -176,7 +177,7 @@ class ConcreteKMeansLayer(nn.Module):
             raise ValueError(f"z must be (..., {self.n_features}), got {tuple(z.shape)}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "temperature" and isinstance(value, int | float):
+        if name == "temperature" and isinstance(value, numbers.Real):
             self.temperature.fill_(check_positive("temperature", value))
         else:
             super().__setattr__(name, value)
