@@ -209,7 +209,7 @@ class TestPrecision:
         results = []
         for device in ("cpu", "cuda"):
             layer = layer_of(centers, gradient=gradient).eval().to(device)
-            rows = z.to(device).requires_grad_()
+            rows = z.detach().to(device).requires_grad_()
             result = layer(rows)
             result.loss.backward()
             results.append(
