@@ -543,8 +543,6 @@ class _Partition:
 
     #: Few rows change: less than this part of them in the pass before.
     few = 0.1
-    #: Above this part of the rows, gathering those in doubt costs more than looking at all.
-    most = 0.6
     #: Gaps are measured again when they would last for so many passes like the last one.
     lasting = 1.0
 
@@ -607,7 +605,10 @@ class _Partition:
             return (gaps < 0.0).nonzero().squeeze(-1).add_(start)
 
         index = torch.cat(self.threads.run(self.chunks.n, self.chunks.size, part))
-        return None if len(index) > self.most * self.chunks.n else index
+        # picking out a row copies it, which costs about as much as 16 clusters' distances, twice
+        looking = 1.0 + self.sums.shape[1] / 16.0
+        most = looking / (looking + 2.0)
+        return None if len(index) > most * self.chunks.n else index
 
     def _run(self, n: int, work: Callable[[_Moves, int, int], None]) -> None:
         """``work`` in threads, each with sums of its own, which are added in a fixed order."""
