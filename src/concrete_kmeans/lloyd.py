@@ -117,8 +117,8 @@ class _Chunks:
         self.device, self.dtype = X.device, X.dtype
         if max_bytes is None:
             max_bytes = MAX_CHUNK_BYTES_CUDA if X.device.type == "cuda" else MAX_CHUNK_BYTES
-        # a chunk's rows and its distances are both in use at a time
-        widest = max(width, self.d * (int(X.shape[0]) if self.batched else 1))
+        # rows are read once or twice, distances written and read again: they get half the room
+        widest = max(width, self.d * (int(X.shape[0]) if self.batched else 1) // 2, 1)
         self.size = max(1, min(self.n, max_bytes // (widest * X.dtype.itemsize)))
         self.shift: Tensor | None = None
         self._scratch = threading.local()
@@ -543,6 +543,8 @@ class _Partition:
 
     #: Few rows change: less than this part of them in the pass before.
     few = 0.1
+    #: Up to so many clusters, a product with all rows of a chunk beats adding some of them.
+    narrow = 32
     #: Gaps are measured again when they would last for so many passes like the last one.
     lasting = 1.0
 
@@ -668,8 +670,9 @@ class _Partition:
     ) -> None:
         """Give the rows (M, D) at some places their nearest centre by (K, M)."""
         labels = self.labels[r, where].long()
-        if first := int(labels[0]) < 0:
+        if int(labels[0]) < 0:
             after = labels = self.chunks.nearest(partial)
+            changed, before = None, None
         else:
             least = partial.amin(0)
             own = partial.gather(0, labels.unsqueeze(0)).squeeze(0)
@@ -682,20 +685,54 @@ class _Partition:
             labels[changed] = after
             if r in self.gaps:
                 self.gaps[r][where] = _gaps(rows, partial, labels, least, self.seen[r])
-            rows = rows.index_select(0, changed)
             weight = None if weight is None else weight.index_select(0, changed)
         self.labels[r, where] = labels.int()
         moves.changed[r] = moves.changed.get(r, 0) + len(after)
+        weights, K = moves.weights[r], len(partial)
+        exact = None if weight is None else weight.double()
+        weights += torch.bincount(after, exact, minlength=K)
+        if before is not None:
+            weights -= torch.bincount(before, exact, minlength=K)
+        if self.narrow >= K and 8 * len(after) > len(rows):
+            moves.sums[r] += self._by_product(rows, weight, K, changed, after, before)
+        else:
+            self._by_index(moves.sums[r], rows, weight, changed, after, before)
+
+    def _by_product(
+        self,
+        rows: Tensor,
+        weight: Tensor | None,
+        K: int,
+        changed: Tensor | None,
+        after: Tensor,
+        before: Tensor | None,
+    ) -> Tensor:
+        """Change of the sums (K, D) as a product of signs and all rows: none need be picked out."""
+        signs = self.chunks.scratch("signs", (K, len(rows))).zero_()
+        column = torch.arange(len(rows)) if changed is None else changed
+        value = torch.ones(len(after), dtype=rows.dtype) if weight is None else weight
+        signs[after, column] = value
+        if before is not None:
+            signs[before, column] = -value
+        return (signs @ rows).double()
+
+    def _by_index(
+        self,
+        sums: Tensor,
+        rows: Tensor,
+        weight: Tensor | None,
+        changed: Tensor | None,
+        after: Tensor,
+        before: Tensor | None,
+    ) -> None:
+        """Change the sums (K, D) row by row, in float64."""
+        rows = rows if changed is None else rows.index_select(0, changed)
         rows = self.chunks.scratch("float64", rows.shape, torch.float64).copy_(rows)
         if weight is not None:
-            weight = weight.double()
-            rows *= weight.unsqueeze(-1)
-        sums, weights, K = moves.sums[r], moves.weights[r], len(partial)
+            rows *= weight.double().unsqueeze(-1)
         sums.index_add_(0, after, rows)  # an int64 index: four times as fast as int32
-        weights += torch.bincount(after, weight, minlength=K)
-        if not first:
+        if before is not None:
             sums.index_add_(0, before, rows, alpha=-1)
-            weights -= torch.bincount(before, weight, minlength=K)
 
     def _look_at_all_on_device(self, running: Tensor, centers: Tensor) -> None:
         norms = centers[running].square().sum(-1)
