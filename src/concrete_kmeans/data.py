@@ -1,34 +1,422 @@
-"""What users bring, as rows the engine reads: tensors as they are, arrays without a copy."""
+"""What users bring, as rows the engine reads: tensors as they are, arrays without a copy.
+
+A row source (:class:`concrete_kmeans.lloyd.RowSource`) has a shape ``(N, D)``, a dtype and a
+device, and gives dense rows ``(B, D)`` for a slice or a tensor of row numbers, which may lie on its
+device or on the CPU. Rows picked by number are fresh memory; those of a slice may not be. The
+sources here may be read from several threads.
+"""
 
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy import sparse
 from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
 
 from concrete_kmeans.lloyd import Rows
+from concrete_kmeans.validation import check_choice, check_positive_int
 
-__all__ = ["Batches", "SparseRows", "as_rows", "check_tensor", "merge_equal_rows", "resolve_device"]
+__all__ = [
+    "ArrayRows",
+    "Batch",
+    "Batches",
+    "DatasetRows",
+    "Moments",
+    "Scaled",
+    "Scaling",
+    "ScalingKind",
+    "Source",
+    "SparseRows",
+    "TensorRows",
+    "as_rows",
+    "check_tensor",
+    "feature_moments",
+    "fit_scaling",
+    "merge_equal_rows",
+    "open_rows",
+    "pieces",
+    "resolve_device",
+]
+
+ScalingKind: TypeAlias = Literal["none", "global", "standard", "minmax"]
+
+CPU = torch.device("cpu")
+#: Rows read at a time by a pass over all of them.
+MAX_PIECE_BYTES = 8 * 2**20
+#: A larger piece goes to the device from pageable memory: pinned memory is kept for the next one.
+MAX_PINNED_BYTES = 64 * 2**20
+#: Part of the free device memory that the rows may take.
+RESIDENT_SHARE = 0.6
+
+#: Types of arrays that torch reads on every device; any other is converted by numpy.
+_TORCH_DTYPES: dict[np.dtype[Any], torch.dtype] = {
+    np.dtype(str(dtype).removeprefix("torch.")): dtype
+    for dtype in (
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.float32, torch.float64),
+    )
+}
 
 
-class SparseRows:
-    """CSR rows that become dense only in the pieces that are read."""
+# --------------------------------------------------------------------------------------------------
+# sources of rows
 
-    def __init__(self, X: sparse.csr_array | sparse.csr_matrix, device: torch.device) -> None:
-        self.X, self.device = X, device
-        self.shape = X.shape
-        self.dtype = torch.from_numpy(np.empty(0, dtype=X.dtype)).dtype
+
+class ArrayRows:
+    """Rows of a numeric array or memmap of any dtype, converted in the pieces that are read.
+
+    Parameters
+    ----------
+    X : array of shape (N, ...)
+        Never copied as a whole; more than two axes are flattened in the pieces.
+    device, dtype
+        Of the rows handed out.
+
+    Examples
+    --------
+    >>> images = np.arange(8, dtype=np.uint8).reshape(2, 2, 2)
+    >>> ArrayRows(images, torch.device("cpu"), torch.float32)[torch.tensor([1])]
+    tensor([[4., 5., 6., 7.]])
+    """
+
+    index_device = CPU
+
+    def __init__(self, X: npt.NDArray[Any], device: torch.device, dtype: torch.dtype) -> None:
+        if X.dtype.kind not in "biuf":
+            raise TypeError(f"X must hold real numbers, got an array of dtype {X.dtype}")
+        self.X = np.asarray(X)  # of a memmap too, still not read
+        self.device, self.dtype = _with_index(device), dtype
+        self.shape = _flat_shape(X.shape)
+        own = _TORCH_DTYPES.get(X.dtype.newbyteorder("="), dtype)
+        # the fewest bytes travel to a device, which then converts; on the CPU one pass does both
+        narrow = self.device != CPU and own.itemsize < dtype.itemsize
+        self._host_dtype = own if narrow else dtype
 
     def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
         """Dense rows on the device."""
-        index = rows if isinstance(rows, slice) else rows.cpu().numpy()
-        return torch.from_numpy(self.X[index].toarray()).to(self.device)
+        piece = self.X[_host_index(rows)]  # (B, ...)
+        pin = self.device.type == "cuda" and piece.nbytes <= MAX_PINNED_BYTES
+        host = torch.empty(piece.shape, dtype=self._host_dtype, pin_memory=pin)
+        with np.errstate(over="ignore"):  # too large for float32 is infinity there, as in torch
+            host.numpy()[...] = piece
+        return _deliver(host.view(len(piece), self.shape[1]), self.device, self.dtype)
+
+
+class TensorRows:
+    """Rows of a tensor that stays where it is, converted in the pieces that are read.
+
+    Parameters
+    ----------
+    X : Tensor of shape (N, ...)
+        Never converted or moved as a whole; more than two axes are flattened in the pieces.
+    device, dtype
+        Of the rows handed out.
+
+    Examples
+    --------
+    >>> X = torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8)
+    >>> TensorRows(X, X.device, torch.float64)[0:1]
+    tensor([[1., 2.]], dtype=torch.float64)
+    """
+
+    def __init__(self, X: Tensor, device: torch.device, dtype: torch.dtype) -> None:
+        if X.layout != torch.strided:
+            raise TypeError(f"X must be a dense tensor (or a scipy CSR matrix), got {X.layout}")
+        if X.is_complex():
+            raise TypeError(f"X must hold real numbers, got a tensor of dtype {X.dtype}")
+        self.X = X.detach()
+        self.device, self.dtype = _with_index(device), dtype
+        self.shape = _flat_shape(X.shape)
+        self.index_device = X.device
+
+    def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
+        """Dense rows on the device."""
+        index = rows if isinstance(rows, slice) else rows.to(self.index_device)
+        piece = self.X[index]  # (B, ...)
+        return _deliver(piece.reshape(len(piece), self.shape[1]), self.device, self.dtype)
+
+
+class SparseRows:
+    """CSR rows that become dense only in the pieces that are read.
+
+    Parameters
+    ----------
+    X : CSR array or matrix of shape (N, D)
+    device, dtype
+        Of the rows handed out; the dtype is that of ``X`` by default.
+
+    Examples
+    --------
+    >>> SparseRows(sparse.csr_array([[0.0, 2.0], [0.0, 0.0]]), torch.device("cpu"))[0:2]
+    tensor([[0., 2.],
+            [0., 0.]], dtype=torch.float64)
+    """
+
+    index_device = CPU
+
+    def __init__(
+        self,
+        X: sparse.csr_array | sparse.csr_matrix,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.X, self.device = X, _with_index(device)
+        self.shape = _flat_shape(X.shape)
+        self.dtype = dtype or torch.from_numpy(np.empty(0, dtype=X.dtype)).dtype
+
+    def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
+        """Dense rows on the device."""
+        host = torch.from_numpy(self.X[_host_index(rows)].toarray())
+        return _deliver(host, self.device, self.dtype)
+
+
+class DatasetRows:
+    """Rows of a map-style ``torch.utils.data.Dataset``, each read when it is asked for.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        An item is a tensor or array of numbers, or a tuple that begins with one; all of one shape
+        and finite, which every read checks. ``__getitems__`` is used where there is one. One
+        thread reads at a time.
+    device, dtype
+        Of the rows handed out.
+
+    Examples
+    --------
+    >>> from torch.utils.data import TensorDataset
+    >>> dataset = TensorDataset(torch.arange(6).view(3, 2), torch.zeros(3))
+    >>> DatasetRows(dataset, torch.device("cpu"), torch.float32)[torch.tensor([2, 0])]
+    tensor([[4., 5.],
+            [0., 1.]])
+    """
+
+    index_device = CPU
+
+    def __init__(self, dataset: Dataset[Any], device: torch.device, dtype: torch.dtype) -> None:
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise TypeError(
+                "X must be a map-style Dataset, with __len__ and __getitem__, since rows are drawn "
+                f"by number; got {type(dataset).__name__}"
+            )
+        self.dataset, self.device, self.dtype = dataset, _with_index(device), dtype
+        self._lock = threading.Lock()
+        n = len(dataset)
+        self.feature_shape = self._numbers(dataset[0], 0).shape if n else ()
+        self.shape = _flat_shape((n, *(self.feature_shape or (1,))))
+
+    def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
+        """Dense rows on the device."""
+        index = _host_index(rows)
+        numbers = (
+            list(range(*index.indices(self.shape[0])))
+            if isinstance(index, slice)
+            else index.tolist()
+        )
+        pin = self.device.type == "cuda"
+        host = torch.empty(len(numbers), self.shape[1], dtype=self.dtype, pin_memory=pin)
+        out = host.numpy()
+        with self._lock, np.errstate(over="ignore"):
+            for place, (i, item) in enumerate(zip(numbers, self._items(numbers), strict=True)):
+                row = self._numbers(item, i)
+                if row.shape != self.feature_shape:
+                    raise ValueError(
+                        f"all rows of X must have the shape {self.feature_shape} of row 0, "
+                        f"row {i} has {row.shape}"
+                    )
+                out[place] = row.reshape(-1)
+        finite = np.isfinite(out).all(1)
+        if not finite.all():
+            bad = numbers[int(finite.argmin())]
+            raise ValueError(f"X must be finite as {self.dtype}; row {bad} holds NaN or infinity")
+        return _deliver(host, self.device, self.dtype)
+
+    def _items(self, numbers: list[int]) -> Sequence[Any]:
+        many = getattr(self.dataset, "__getitems__", None)
+        if many is None or not numbers:
+            return [self.dataset[i] for i in numbers]
+        items: Sequence[Any] = many(numbers)
+        if len(items) != len(numbers):
+            raise ValueError(
+                f"__getitems__ of X must give one item for each of {len(numbers)} row numbers, "
+                f"got {len(items)}"
+            )
+        return items
+
+    @staticmethod
+    def _numbers(item: Any, i: int) -> npt.NDArray[Any]:
+        """An item as an array, without what follows it in a tuple."""
+        first = item[0] if isinstance(item, tuple) and item else item
+        if isinstance(first, Tensor):
+            first = first.detach().cpu()
+            first = first.float() if first.dtype == torch.bfloat16 else first  # numpy has none
+        row = np.asarray(first)
+        if row.dtype.kind not in "biuf":
+            raise TypeError(
+                "an item of X must be an array or tensor of real numbers, or a tuple that begins "
+                f"with one; row {i} is {type(first).__name__} (dtype {row.dtype})"
+            )
+        return row
+
+
+def _with_index(device: torch.device) -> torch.device:
+    """``cuda`` as ``cuda:0``, say: the device that tensors there name."""
+    return CPU if device.type == "cpu" else torch.empty(0, device=device).device
+
+
+def _flat_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """``(N, D)`` of ``(N, ...)``."""
+    if len(shape) < 2:
+        raise ValueError(f"X must have at least 2 axes, the first over rows, got {tuple(shape)}")
+    flat = int(shape[0]), math.prod(map(int, shape[1:]))
+    for size, what in zip(flat, ("sample", "feature"), strict=True):
+        if size < 1:
+            raise ValueError(
+                f"X has 0 {what}(s) (shape={tuple(shape)}) while a minimum of 1 is required"
+            )
+    return flat
+
+
+def _host_index(rows: slice | Tensor) -> slice | npt.NDArray[Any]:
+    return rows if isinstance(rows, slice) else rows.cpu().numpy()
+
+
+def _deliver(piece: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Bring a piece to the device, narrow, and to its dtype there."""
+    if piece.device == device:
+        return piece.to(dtype)
+    if piece.dtype.itemsize > dtype.itemsize:
+        piece = piece.to(dtype)
+    if device.type == "cuda" and piece.device == CPU and not piece.is_pinned():
+        piece = piece.pin_memory() if piece.nbytes <= MAX_PINNED_BYTES else piece
+    # torch hands pinned memory out again only when the copy from it is done
+    return piece.to(device, non_blocking=True).to(dtype)
+
+
+# --------------------------------------------------------------------------------------------------
+# opening what users bring
+
+
+class Source(NamedTuple):
+    """Rows and what they are, from :func:`open_rows`."""
+
+    rows: Rows
+    """(N, D); ``rows[slice or row numbers]`` is dense (B, D)."""
+    feature_shape: tuple[int, ...]
+    """Of one row: ``(D,)``, or ``(1, 28, 28)``, say."""
+    where: str
+    """``"device"``: in its memory; ``"streamed"``: every piece is brought there when read."""
+
+
+def open_rows(
+    X: Any,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    max_resident_bytes: int | None = None,
+) -> Source:
+    """Rows of anything, read in pieces and never copied as a whole on the CPU.
+
+    Parameters
+    ----------
+    X : array, memmap, CSR matrix, Tensor or map-style Dataset
+        Checked before, but for a Dataset, whose rows are checked when read. Arrays and tensors of
+        shape (N, H, W), (N, C, H, W) and so on are flattened to rows. A tensor stays where it is.
+    device : torch.device
+        Where rows are handed out. For CUDA an array is copied there once, in its own dtype, if it
+        fits; else pieces of it are streamed.
+    dtype : torch.float32 or torch.float64
+        Of the rows handed out. What has it already is shared, the rest converted piece by piece.
+    max_resident_bytes : int, optional
+        The largest array copied to a CUDA device; 60 % of its free memory by default.
+
+    Returns
+    -------
+    Source
+
+    Examples
+    --------
+    >>> images = np.ones((5, 28, 28), dtype=np.uint8)
+    >>> source = open_rows(images, device=torch.device("cpu"), dtype=torch.float32)
+    >>> source.rows[0:2].shape, source.feature_shape, source.where
+    (torch.Size([2, 784]), (28, 28), 'device')
+    """
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
+    if max_resident_bytes is not None and max_resident_bytes != 0:
+        check_positive_int("max_resident_bytes", max_resident_bytes, also="0 or None")
+    device = _with_index(device)
+    if isinstance(X, Tensor):
+        return _open_tensor(X, device, dtype)
+    if isinstance(X, np.ndarray):
+        return _open_array(X, device, dtype, max_resident_bytes)
+    if isinstance(X, sparse.csr_array | sparse.csr_matrix):
+        rows = SparseRows(X, device, dtype)
+        return Source(rows, rows.shape[1:], "device" if device == CPU else "streamed")
+    if isinstance(X, Dataset):
+        dataset = DatasetRows(X, device, dtype)
+        return Source(dataset, dataset.feature_shape or (1,), "streamed")
+    raise TypeError(
+        f"X must be an array, a CSR matrix, a tensor or a map-style Dataset, got {type(X).__name__}"
+    )
+
+
+def _open_tensor(X: Tensor, device: torch.device, dtype: torch.dtype) -> Source:
+    rows = TensorRows(X, device, dtype)
+    shape, where = tuple(X.shape[1:]), "device" if X.device == device else "streamed"
+    if X.device == device and X.dtype == dtype:
+        try:
+            return Source(rows.X.view(rows.shape), shape, where)
+        except RuntimeError:  # these strides cannot be flattened without a copy
+            pass
+    return Source(rows, shape, where)
+
+
+def _open_array(
+    X: npt.NDArray[Any], device: torch.device, dtype: torch.dtype, max_resident_bytes: int | None
+) -> Source:
+    rows = ArrayRows(X, device, dtype)
+    shape = tuple(map(int, X.shape[1:]))
+    if device == CPU:
+        shareable = X.ndim == 2 or X.flags.c_contiguous  # flattened without a copy
+        forward = all(s >= 0 and s % X.itemsize == 0 for s in X.strides)
+        if shareable and forward and X.dtype.isnative and _TORCH_DTYPES.get(X.dtype) == dtype:
+            return Source(_shared(rows.X.reshape(rows.shape)), shape, "device")
+        return Source(rows, shape, "device")
+    if device.type == "cuda" and max_resident_bytes is None:
+        max_resident_bytes = int(RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0])
+    if max_resident_bytes is not None and X.nbytes > max_resident_bytes:
+        return Source(rows, shape, "streamed")
+    own = ArrayRows(X, device, _TORCH_DTYPES.get(X.dtype.newbyteorder("="), dtype))
+    resident = torch.empty(own.shape, dtype=own.dtype, device=device)
+    for start, stop, piece in pieces(own):
+        resident[start:stop] = piece
+    return _open_tensor(resident, device, dtype)._replace(feature_shape=shape)
+
+
+def _shared(X: npt.NDArray[Any]) -> Tensor:
+    with warnings.catch_warnings():
+        # torch warns that writing to a read-only array is undefined; rows are never written to
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(X)
+
+
+def as_rows(X: Any, device: torch.device) -> Rows:
+    """Rows on the device from a checked array, CSR matrix or tensor; no copy on the CPU."""
+    if isinstance(X, Tensor):
+        return X
+    if sparse.issparse(X):
+        return SparseRows(cast("sparse.csr_array", X), device)
+    return _shared(np.ascontiguousarray(X)).to(device)
 
 
 def resolve_device(device: str | torch.device, X: object) -> torch.device:
@@ -79,18 +467,6 @@ def check_tensor(X: Tensor) -> Tensor:
     return X
 
 
-def as_rows(X: Any, device: torch.device) -> Rows:
-    """Rows on the device from a checked array, CSR matrix or tensor; no copy on the CPU."""
-    if isinstance(X, Tensor):
-        return X
-    if sparse.issparse(X):
-        return SparseRows(cast("sparse.csr_array", X), device)
-    with warnings.catch_warnings():
-        # torch warns that writing to a read-only array is undefined; rows are never written to
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(np.ascontiguousarray(X)).to(device)
-
-
 def merge_equal_rows(X: Rows, weight: Tensor | None) -> tuple[Tensor, Tensor]:
     """Distinct rows in a fixed order, with the weights of equal ones added; zero weights left out.
 
@@ -106,12 +482,240 @@ def merge_equal_rows(X: Rows, weight: Tensor | None) -> tuple[Tensor, Tensor]:
     return distinct, total.index_add_(0, group, weight)
 
 
+# --------------------------------------------------------------------------------------------------
+# passes over all rows, and scaling
+
+
+def pieces(rows: Rows, max_bytes: int = MAX_PIECE_BYTES) -> Iterator[tuple[int, int, Tensor]]:
+    """One pass over the rows: ``(start, stop, rows[start:stop])``.
+
+    Parameters
+    ----------
+    rows : Tensor or RowSource of shape (N, D)
+    max_bytes : int
+        Of a piece, which holds one row at least.
+
+    Examples
+    --------
+    >>> [(start, stop) for start, stop, _ in pieces(torch.zeros(5, 3), max_bytes=24)]
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    check_positive_int("max_bytes", max_bytes)
+    n, d = rows.shape
+    size = max(1, max_bytes // (d * rows.dtype.itemsize))
+    for start in range(0, n, size):
+        stop = min(start + size, n)
+        yield start, stop, rows[start:stop]
+
+
+class Moments(NamedTuple):
+    """Of each feature over all rows, in float64."""
+
+    mean: Tensor
+    """(D,)."""
+    variance: Tensor
+    """(D,), the mean squared deviation; zero exactly where all values are equal."""
+    minimum: Tensor
+    """(D,)."""
+    maximum: Tensor
+    """(D,)."""
+
+
+def feature_moments(rows: Rows) -> Moments:
+    """Mean, variance, minimum and maximum of each feature in one pass over pieces of the rows.
+
+    Deviations are taken from the mean of the piece and the pieces merged, so that rows far from the
+    origin keep their digits.
+
+    Parameters
+    ----------
+    rows : Tensor or RowSource of shape (N, D)
+
+    Returns
+    -------
+    Moments
+
+    Examples
+    --------
+    >>> moments = feature_moments(torch.tensor([[1e9], [1e9 + 2]], dtype=torch.float64))
+    >>> moments.mean.item() - 1e9, moments.variance.item()
+    (1.0, 1.0)
+    """
+    d = int(rows.shape[1])
+    mean = torch.zeros(d, dtype=torch.float64, device=rows.device)
+    square = torch.zeros_like(mean)  # sum of squared deviations from the mean
+    minimum, maximum = torch.full_like(mean, torch.inf), torch.full_like(mean, -torch.inf)
+    for start, stop, piece in pieces(rows):
+        minimum, maximum = minimum.minimum(piece.amin(0)), maximum.maximum(piece.amax(0))
+        own = piece.mean(0, dtype=torch.float64)
+        deviation = piece.double() - own
+        jump, share = own - mean, (stop - start) / stop
+        mean = mean + share * jump
+        square = square + deviation.mul_(deviation).sum(0) + start * share * jump.square()
+    constant = minimum == maximum
+    mean = minimum.where(constant, mean)
+    variance = (square / rows.shape[0]).masked_fill(constant, 0.0)
+    finite = mean.isfinite() & variance.isfinite()
+    if not bool(finite.all()):
+        feature = int(finite.int().argmin())
+        raise ValueError(
+            f"rows must be finite as {rows.dtype}, and their squares as float64; feature {feature} "
+            f"is not: minimum {minimum[feature]:.3g}, maximum {maximum[feature]:.3g}"
+        )
+    return Moments(mean, variance, minimum, maximum)
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Scaled rows ``(rows - shift) * factor``, from :func:`fit_scaling`.
+
+    Parameters
+    ----------
+    kind : {"none", "global", "standard", "minmax"}
+    shift : Tensor of shape (D,)
+    factor : Tensor of shape (D,) or ()
+        Positive.
+
+    Examples
+    --------
+    >>> scaling = Scaling("minmax", torch.tensor([1.0]), torch.tensor([0.5]))
+    >>> scaling(torch.tensor([[1.0], [3.0]])).tolist()
+    [[0.0], [1.0]]
+    >>> scaling.inverse(torch.tensor([[0.0], [1.0]])).tolist()
+    [[1.0], [3.0]]
+    """
+
+    kind: ScalingKind
+    shift: Tensor
+    factor: Tensor
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Scale rows (..., D), in their own dtype and on their own device."""
+        if self.kind == "none":
+            return rows
+        high, low, factor = self._like(rows)
+        return (rows - high - low) * factor
+
+    def inverse(self, rows: Tensor) -> Tensor:
+        """Undo the scaling of rows (..., D): centres, say."""
+        if self.kind == "none":
+            return rows
+        high, low, factor = self._like(rows)
+        return rows / factor + low + high
+
+    def _like(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if not rows.is_floating_point():
+            raise TypeError(f"rows must be floating point to be scaled, got {rows.dtype}")
+        shift = self.shift.to(rows.device, torch.float64)
+        # far from the origin, float32 rounds the mean by a visible part of the spread: the rest of
+        # the shift follows on its own
+        high = shift.to(rows.dtype)
+        low = (shift - high.double()).to(rows.dtype)
+        return high, low, self.factor.to(rows)
+
+
+def fit_scaling(rows: Rows, kind: str, *, sparse: bool = False) -> Scaling:
+    """Find shift and factor in one pass over pieces of the rows, in float64.
+
+    Parameters
+    ----------
+    rows : Tensor or RowSource of shape (N, D)
+    kind : {"none", "global", "standard", "minmax"}
+        ``"global"`` subtracts the mean and divides by one number, so that the mean variance of the
+        features is one. ``"standard"`` gives each feature mean zero and variance one; ``"minmax"``
+        takes each to [0, 1]. What does not vary is divided by one.
+    sparse : bool, default=False
+        Zeros stay zeros: the shift is zero and only the factor is found, for ``"minmax"`` one over
+        the largest absolute value.
+
+    Returns
+    -------
+    Scaling
+
+    Examples
+    --------
+    >>> X = torch.tensor([[1.0, 7.0], [3.0, 7.0]])
+    >>> fit_scaling(X, "standard")(X)
+    tensor([[-1.,  0.],
+            [ 1.,  0.]])
+    """
+    check_choice("kind", kind, get_args(ScalingKind))
+    d = int(rows.shape[1])
+    shift = torch.zeros(d, dtype=torch.float64, device=rows.device)
+    if kind == "none":
+        return Scaling("none", shift, torch.ones_like(shift[0]))
+    moments = feature_moments(rows)
+    if kind == "minmax":
+        spread = moments.maximum - moments.minimum
+        if sparse:
+            spread = torch.maximum(moments.maximum.abs(), moments.minimum.abs())
+    else:
+        variance = moments.variance.mean() if kind == "global" else moments.variance
+        spread = variance.sqrt()
+    if not sparse:
+        shift = moments.minimum if kind == "minmax" else moments.mean
+    # one over a spread below this is infinite in the dtype of the rows
+    least = torch.finfo(rows.dtype).tiny
+    factor = torch.where(spread > least, spread, 1.0).reciprocal()
+    return Scaling(cast("ScalingKind", kind), shift, factor)
+
+
+class Scaled:
+    """Rows that are scaled in the pieces that are read.
+
+    Examples
+    --------
+    >>> X = torch.tensor([[1.0], [3.0]])
+    >>> Scaled(X, fit_scaling(X, "standard"))[torch.tensor([1])]
+    tensor([[1.]])
+    """
+
+    def __init__(self, rows: Rows, scaling: Scaling) -> None:
+        self.rows, self.scaling = rows, scaling
+        self.shape: Sequence[int] = tuple(rows.shape)
+        self.dtype, self.device = rows.dtype, rows.device
+        self.index_device = _index_device(rows)
+
+    def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
+        """Dense scaled rows on the device."""
+        return self.scaling(self.rows[rows])
+
+
+def _index_device(rows: Rows) -> torch.device:
+    """Where row numbers had best lie for a read that waits for no other device."""
+    device: torch.device = getattr(rows, "index_device", rows.device)
+    return device
+
+
+# --------------------------------------------------------------------------------------------------
+# batches
+
+
+class Batch(NamedTuple):
+    """Rows of one step, of each restart its own."""
+
+    rows: Tensor
+    """(R, B, D)."""
+    weight: Tensor | None
+    """(R, B)."""
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody calls
+    """(R, B), their row numbers, on the device of the rows."""
+
+
 class Batches:
     """Batches ``(R, B, D)`` without end, each restart shuffled by its own generator.
 
     Rows are drawn without replacement, pass after pass, up to ``max_shuffled`` rows; beyond, where
     a permutation costs more than the training, with replacement. If all rows fit in one batch,
     every batch is all of them.
+
+    Examples
+    --------
+    >>> X, generators = torch.arange(6.0).view(6, 1), [torch.Generator().manual_seed(0)]
+    >>> batches = Batches(X, None, 2, generators)
+    >>> rows, weight, index = next(iter(batches))
+    >>> torch.equal(rows, X[index]), weight, batches.per_epoch
+    (True, None, 3)
     """
 
     max_shuffled = 2**24
@@ -128,18 +732,26 @@ class Batches:
         # a mean of one keeps the loss and the learning rate those of unweighted rows
         self.weight = None if weight is None else weight / weight.mean()
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+    @property
+    def per_epoch(self) -> int:
+        """Batches in a pass over the rows."""
+        return self.n // self.size
+
+    def __iter__(self) -> Iterator[Batch]:
+        R, device = len(self.generators), self.X.device
         if self.size == self.n:
-            rows = self.X[0 : self.n].expand(len(self.generators), -1, -1)
-            weight = self.weight
+            rows = self.X[0 : self.n].expand(R, -1, -1)
+            index = torch.arange(self.n, device=device).expand(R, -1)
+            weight = None if self.weight is None else self.weight.expand(R, -1)
             while True:
-                yield rows, None if weight is None else weight.expand(len(rows), -1)
+                yield Batch(rows, weight, index)
         for index in self._indices():
             rows = self.X[index.reshape(-1)].view(*index.shape, -1)
-            yield rows, None if self.weight is None else self.weight[index]
+            index = index.to(device, non_blocking=True)
+            yield Batch(rows, None if self.weight is None else self.weight[index], index)
 
     def _indices(self) -> Iterator[Tensor]:
-        device = self.X.device
+        device = _index_device(self.X)
         while True:
             if self.n > self.max_shuffled:
                 draws = [torch.randint(self.n, (self.size,), **_on(g)) for g in self.generators]
@@ -148,7 +760,7 @@ class Batches:
             order = torch.stack([torch.randperm(self.n, **_on(g)) for g in self.generators])
             order = order.to(device)
             # the remainder of a pass would be a batch of another size: it waits for another shuffle
-            for i in range(math.floor(self.n / self.size)):
+            for i in range(self.per_epoch):
                 yield order[:, i * self.size : (i + 1) * self.size]
 
 

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from concrete_kmeans import functional as F
-from concrete_kmeans.objectives.concrete import ShallowObjective
+from concrete_kmeans.data import Batch
+from concrete_kmeans.objectives.base import Objective, Verdict
 
-__all__ = ["Annealed", "Interrupted", "InverseTime", "Outcome", "Settings", "train"]
+__all__ = [
+    "Annealed",
+    "Callback",
+    "Event",
+    "Interrupted",
+    "InverseTime",
+    "Monitor",
+    "Outcome",
+    "Precision",
+    "Settings",
+    "train",
+]
 
 logger = logging.getLogger(__name__)
+
+Precision: TypeAlias = Literal["float32", "float64", "tf32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -47,30 +61,86 @@ class InverseTime:
         return max(self.end, self.start / (1.0 + (self.taken + step) / self.slow))
 
 
+class Optimizer(Protocol):
+    """Moves an objective's parameters along their gradients."""
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+
+    def step(self, rate: float) -> None:
+        """Move the parameters."""
+
+
+class TorchOptimizer:
+    """One of torch's optimisers; all of them work entry by entry, so restarts stay apart."""
+
+    def __init__(self, kind: Literal["adam", "sgd"], objective: Objective) -> None:
+        # torch.optim takes a second to import: only who trains a network waits for it
+        parameters: Any = objective.parameters()
+        if kind == "adam":
+            self.inner: torch.optim.Optimizer = torch.optim.Adam(parameters, fused=True)
+        else:
+            self.inner = torch.optim.SGD(parameters, lr=1.0, momentum=0.9, fused=True)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        self.inner.zero_grad()
+
+    def step(self, rate: float) -> None:
+        """Move the parameters."""
+        self.inner.param_groups[0]["lr"] = rate
+        self.inner.step()
+
+
+class Monitor(Protocol):
+    """Looks at the restarts between steps, without labels."""
+
+    def check(self, step: int, running: Tensor) -> Verdict:
+        """Called every ``check_every`` steps; may repair the state."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a callback is told at every check."""
+
+    phase: str
+    step: int
+    n_steps: int
+    losses: dict[str, list[float]]
+    """Mean of each part of the loss since the last check, one value a restart."""
+    running: list[bool]
+    """Restarts that are still trained."""
+
+
+Callback: TypeAlias = Callable[[Event], object]
+
+
 @dataclass(frozen=True)
 class Settings:
     """Of one call of :func:`train`."""
 
     n_steps: int
     learning_rate: Callable[[int], float]
-    temperature: Callable[[int], float]
-    tol: float = 0.0
-    revive_until: int = 0
-    """Empty clusters are moved in steps before this one."""
+    temperature: Callable[[int], float] = field(default=lambda _: 1.0)
+    optimizer: Literal["adam", "sgd"] | Callable[[Any], Optimizer] = "adam"
+    phase: str = "train"
     check_every: int = 100
-    """Steps between looks at empty clusters and at movement: the only waits for the device."""
-    share_decay: float = 0.9
-    """Of the running mean of the cluster shares."""
-    verbose: bool = False
+    """Steps between checks: the only waits for the device."""
+    clip: float | None = None
+    """Largest norm of a restart's gradient."""
+    precision: Precision = "float32"
 
 
 class Outcome(NamedTuple):
-    """What training leaves besides the objective's parameters."""
+    """What training leaves besides the objective's state."""
 
     n_steps: Tensor
     """(R,), steps taken by each restart."""
-    shares: Tensor
-    """(R, K), running share of the batch weight in each cluster."""
+    failed_at: Tensor
+    """(R,), the step at which the loss was no longer finite, or -1."""
+    collapsed: Tensor
+    """(R,), whether the monitor discarded the last state."""
+    history: list[Event]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -81,93 +151,167 @@ class Interrupted(KeyboardInterrupt):
         self.outcome = outcome
 
 
-class CurvatureSGD:
-    """Gradient descent in which every centre takes its own Newton step, times the learning rate.
-
-    The mean loss has curvature ``2 * share`` in a centre, its cluster's share of the batch. Divided
-    by it, a rate of one moves a centre to the mean of its rows; the rate needs no tuning to the
-    scale of the data, the number of clusters or their sizes.
-    """
-
-    def __init__(self, centers: Tensor) -> None:
-        self.centers = centers
-
-    @torch.no_grad()
-    def step(self, rate: float, shares: Tensor, floor: float, running: Tensor) -> None:
-        """Move the centres of running restarts (R,); shares (R, K) count as ``floor`` at least."""
-        gradient = cast("Tensor", self.centers.grad)
-        step = gradient / (2.0 * shares.clamp_min(floor)).unsqueeze(-1)
-        self.centers -= step * (rate * running).view(-1, 1, 1)
-
-
 def train(
-    objective: ShallowObjective,
-    batches: Iterable[tuple[Tensor, Tensor | None]],
+    objective: Objective,
+    batches: Iterable[Batch],
     settings: Settings,
     generators: Sequence[torch.Generator],
-    shares: Tensor | None = None,
+    *,
+    monitor: Monitor | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Outcome:
-    """Run the loop; the objective's parameters are changed in place.
+    """Run the loop; the objective's state is changed in place.
+
+    Restarts that have converged, collapsed or failed keep the state of their last good check while
+    the others go on. A callback that returns True ends the phase.
 
     Raises
     ------
     Interrupted
         On Ctrl-C, with the state of the last whole step.
     """
-    centers = objective.centers
-    R, K, _ = centers.shape
-    optimizer = CurvatureSGD(centers)
-    taken = torch.zeros(R, dtype=torch.int64, device=centers.device)
-    running = torch.ones(R, dtype=torch.bool, device=centers.device)
-    hits = torch.zeros(R, K, dtype=centers.dtype, device=centers.device)
-    before = centers.detach().clone()
+    run = _Run(objective, settings, callbacks)
+    optimizer = (
+        settings.optimizer(objective)
+        if callable(settings.optimizer)
+        else TorchOptimizer(settings.optimizer, objective)
+    )
+    device = run.running.device
     try:
-        for step, (rows, weight) in zip(range(settings.n_steps), batches, strict=False):
-            centers.grad = None
-            losses, share = objective.loss(rows, weight, settings.temperature(step), generators)
-            losses.sum().backward()  # type: ignore[no-untyped-call]  # restarts share no parameter: the sum keeps them apart
-            decay = settings.share_decay
-            shares = share if shares is None else decay * shares + (1.0 - decay) * share
-            optimizer.step(settings.learning_rate(step), shares, 1.0 / rows.shape[-2], running)
-            hits += share
-            taken += running
-            if (step + 1) % settings.check_every == 0:
-                if step < settings.revive_until:
-                    empty = (hits == 0) & running.unsqueeze(-1)
-                    _revive(objective, rows, empty, shares, generators)
-                moved = (shares * (centers.detach() - before).square().sum(-1)).sum(-1)
-                running &= moved > settings.tol * losses.detach()
-                hits.zero_()
-                before = centers.detach().clone()
-                if settings.verbose:
-                    logger.info(
-                        "step %d of %d: loss %s", step + 1, settings.n_steps, losses.tolist()
-                    )
-                if not bool(running.any()):
+        with _precise(settings.precision, device):
+            for step, batch in zip(range(settings.n_steps), batches, strict=False):
+                if objective.refresh_every and step % objective.refresh_every == 0:
+                    objective.refresh()
+                optimizer.zero_grad()
+                with _autocast(settings.precision, device):
+                    parts = objective.loss(batch, settings.temperature(step), generators)
+                parts["loss"].sum().backward()  # type: ignore[no-untyped-call]  # restarts share no parameter: the sum keeps them apart
+                if settings.clip is not None:
+                    _clip(objective.parameters(), settings.clip)
+                optimizer.step(settings.learning_rate(step))
+                objective.after_step(batch)
+                run.note(step, parts)
+                if (step + 1) % settings.check_every == 0 and run.check(step, monitor):
                     break
     except KeyboardInterrupt as stop:
-        raise Interrupted(Outcome(taken, _or_even(shares, hits))) from stop
-    return Outcome(taken, _or_even(shares, hits))
+        raise Interrupted(run.end()) from stop
+    return run.end()
 
 
-def _or_even(shares: Tensor | None, like: Tensor) -> Tensor:
-    return torch.full_like(like, 1.0 / like.shape[1]) if shares is None else shares
+class _Run:
+    """Losses since the last check, and the states of restarts that need not, or cannot, go on."""
+
+    def __init__(
+        self, objective: Objective, settings: Settings, callbacks: Sequence[Callback]
+    ) -> None:
+        self.objective, self.settings, self.callbacks = objective, settings, callbacks
+        first = objective.parameters()[0]
+        R, device = len(first), first.device
+        self.running = torch.ones(R, dtype=torch.bool, device=device)
+        self.failed_at = torch.full((R,), -1, dtype=torch.int64, device=device)
+        self.collapsed = torch.zeros(R, dtype=torch.bool, device=device)
+        self.taken = torch.zeros(R, dtype=torch.int64, device=device)
+        self.kept = [part.detach().clone() for part in objective.state()]
+        self.trace: list[Tensor] = []  # (P, R) a step
+        self.names: list[str] = []
+        self.n_steps = 0
+        self.history: list[Event] = []
+
+    def note(self, step: int, parts: dict[str, Tensor]) -> None:
+        """Remember a step's losses on the device."""
+        self.names = list(parts)
+        values = [value.detach() for value in parts.values()]
+        self.trace.append(torch.stack(values) if len(values) > 1 else values[0].unsqueeze(0))
+        self.n_steps = step + 1
+
+    def check(self, step: int, monitor: Monitor | None) -> bool:
+        """Look after the restarts; return whether the phase is over."""
+        event = self._read_losses()
+        ask_to_stop = [callback(event) is True for callback in self.callbacks]
+        if monitor is not None and bool(self.running.any()):
+            verdict = monitor.check(step, self.running)
+            discard = verdict.discard & self.running
+            self.collapsed |= discard
+            self.running &= ~discard
+            self._keep(self.running)
+            self.running &= ~verdict.stop
+        else:
+            self._keep(self.running)
+        return any(ask_to_stop) or not bool(self.running.any())
+
+    def end(self) -> Outcome:
+        """Bring back the kept states of restarts that are not at their last step."""
+        if self.trace:
+            self._read_losses()
+        with torch.no_grad():
+            for part, kept in zip(self.objective.state(), self.kept, strict=True):
+                part.copy_(torch.where(_over(self.running, part), part, kept))
+        return Outcome(self.taken, self.failed_at, self.collapsed, self.history)
+
+    def _read_losses(self) -> Event:
+        trace = torch.stack(self.trace)  # (T, P, R)
+        self.trace = []
+        first = self.n_steps - len(trace)
+        finite = trace.isfinite().all(1)  # (T, R)
+        failed = self.running & ~(finite.all(0) & _finite(self.objective.state()))
+        at = first + finite.long().argmin(0)  # the first False; the last step if only the state is
+        at = torch.where(finite.all(0), self.n_steps - 1, at)
+        self.failed_at = torch.where(failed, at, self.failed_at)
+        self.taken += self.running * len(trace)
+        self.running &= ~failed
+        means = trace.double().mean(0).tolist()
+        event = Event(
+            self.settings.phase,
+            self.n_steps,
+            self.settings.n_steps,
+            dict(zip(self.names, means, strict=True)),
+            self.running.tolist(),
+        )
+        self.history.append(event)
+        logger.info("%s: step %d of %d: %s", event.phase, event.step, event.n_steps, event.losses)
+        return event
+
+    @torch.no_grad()
+    def _keep(self, restarts: Tensor) -> None:
+        for part, kept in zip(self.objective.state(), self.kept, strict=True):
+            kept.copy_(torch.where(_over(restarts, part), part, kept))
+
+
+def _over(restarts: Tensor, like: Tensor) -> Tensor:
+    """A value a restart, (R, 1, ...), to broadcast over ``like``."""
+    return restarts.view(-1, *[1] * (like.ndim - 1))
+
+
+def _finite(state: Sequence[Tensor]) -> Tensor:
+    parts = [part.detach().flatten(1).isfinite().all(1) for part in state if part.ndim > 1]
+    return torch.stack(parts).all(0)
 
 
 @torch.no_grad()
-def _revive(
-    objective: ShallowObjective,
-    rows: Tensor,
-    empty: Tensor,
-    shares: Tensor,
-    generators: Sequence[torch.Generator],
-) -> None:
-    """Move a centre that no row was assigned to onto a row, as k-means++ would draw it."""
-    centers = objective.centers
-    for r, j in empty.nonzero().tolist():
-        nearest = F.squared_distances(rows[r], centers[r]).amin(-1)
-        u = torch.rand((), generator=generators[r], device=generators[r].device).to(nearest)
-        ends = nearest.double().cumsum(0)
-        row = int(torch.searchsorted(ends, u.double() * ends[-1], right=True))
-        centers[r, j] = rows[r, min(row, rows.shape[1] - 1)]
-        shares[r, j] = 1.0 / shares.shape[1]
+def _clip(parameters: Sequence[Tensor], largest: float) -> None:
+    """Scale down each restart's gradient on its own: a common norm would couple them."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    squares = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients]
+    norms = torch.stack(squares).norm(dim=0)  # (R,)
+    scale = (largest / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
+    for gradient in gradients:
+        gradient *= _over(scale, gradient)
+
+
+@contextlib.contextmanager
+def _precise(precision: Precision, device: torch.device) -> Iterator[None]:
+    """TF32 products on CUDA while it lasts, if asked for, and none if not."""
+    if device.type != "cuda":
+        yield
+        return
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def _autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")

@@ -6,7 +6,13 @@ import math
 import numbers
 from typing import TypeVar
 
-__all__ = ["check_choice", "check_not_negative", "check_positive", "check_positive_int"]
+__all__ = [
+    "check_choice",
+    "check_not_negative",
+    "check_positive",
+    "check_positive_int",
+    "check_whole",
+]
 
 T = TypeVar("T", bound=str)
 
@@ -39,5 +45,13 @@ def check_positive_int(name: str, value: object, *, also: str = "") -> int:
     """Return ``value`` as an int if it is a whole number of at least one."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < 1:
         allowed = "a whole number of at least 1" + (f" or {also}" if also else "")
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+    return int(value)
+
+
+def check_whole(name: str, value: object, *, also: str = "") -> int:
+    """Return ``value`` as an int if it is a whole number of at least zero."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < 0:
+        allowed = "a whole number of at least 0" + (f" or {also}" if also else "")
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
     return int(value)

@@ -257,7 +257,7 @@ def test_stops_early_only_when_nothing_moves():
 
 
 def test_interrupted_fit_keeps_its_state(monkeypatch):
-    from concrete_kmeans.objectives.concrete import ShallowObjective
+    from concrete_kmeans.objectives.shallow import ShallowObjective
 
     loss, calls = ShallowObjective.loss, []
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numbers
-import secrets
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from sklearn.base import (
     BaseEstimator,
@@ -18,7 +15,7 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
@@ -30,8 +27,14 @@ from concrete_kmeans.data import (
     merge_equal_rows,
     resolve_device,
 )
+from concrete_kmeans.estimators.inputs import Array, Schedule, like_input, seed_from, start_and_end
 from concrete_kmeans.lloyd import Rows, assign, inertia, kmeans_plusplus, lloyd
-from concrete_kmeans.objectives.concrete import ShallowGradient, ShallowObjective
+from concrete_kmeans.objectives.shallow import (
+    CentersAtRest,
+    CurvatureSGD,
+    ShallowGradient,
+    ShallowObjective,
+)
 from concrete_kmeans.training import Annealed, Interrupted, InverseTime, Settings, train
 from concrete_kmeans.validation import (
     check_choice,
@@ -42,11 +45,9 @@ from concrete_kmeans.validation import (
 
 __all__ = ["ConcreteKMeans", "Restart"]
 
-Array: TypeAlias = npt.NDArray[Any] | Tensor
 Init: TypeAlias = (
     Literal["k-means++", "random"] | Array | Callable[[Any, int, np.random.RandomState], Any]
 )
-Schedule: TypeAlias = float | tuple[float, float]
 
 #: ``sigma="auto"``: sigma^2 over the mean squared distance to the nearest first centre. At .05 and
 #: at .3 single seeds end 2 to 8 % above Lloyd's inertia, at .15 none of 150 (docs/shallow.md).
@@ -212,7 +213,7 @@ class ConcreteKMeans(
         """
         self._check_params()
         X, rows, weight = self._check_fit_input(X, sample_weight)
-        n_init, seed = self._n_init(), self._seed()
+        n_init, seed = self._n_init(), seed_from(self.random_state)
         generators = [torch.Generator(rows.device).manual_seed(seed + r) for r in range(n_init)]
         # Every step uses all rows when one batch holds them; merged, equal rows count as a weight.
         merge = int(rows.shape[0]) <= self.batch_size
@@ -229,7 +230,7 @@ class ConcreteKMeans(
                 f"training diverged: no restart ended with finite centers (gradient="
                 f"{self.gradient!r}, learning_rate={self.learning_rate!r}); lower the learning rate"
             )
-        give = _like_input(X)
+        give = like_input(X)
         self.restarts_ = [
             Restart(seed + r, float(totals[r]), int(n_iter[r]), give(centers[r]))
             for r in range(n_init)
@@ -253,7 +254,9 @@ class ConcreteKMeans(
         batches = Batches(rows, weight, self.batch_size, generators)
         stop = None
         try:
-            outcome = train(objective, batches, self._settings(), generators)
+            monitor = CentersAtRest(objective, self.tol, self.max_iter // 2, generators)
+            settings = self._settings()
+            outcome = train(objective, batches, settings, generators, monitor=monitor)
         except Interrupted as interrupted:
             stop, outcome = interrupted, interrupted.outcome
         return objective.centers.detach(), outcome.n_steps, stop
@@ -287,7 +290,7 @@ class ConcreteKMeans(
         first = not hasattr(self, "cluster_centers_")
         X, rows, weight = self._check_fit_input(X, sample_weight, first=first)
         if first:
-            seed = self._seed()
+            seed = seed_from(self.random_state)
             generators = [torch.Generator(rows.device).manual_seed(seed)]
             centers = self._first_centers(X, rows, weight, generators, seed)
             state = _Online(0, self._sigma(rows, weight, centers), None, generators[0].get_state())
@@ -296,17 +299,19 @@ class ConcreteKMeans(
             state = self._online_state(rows, weight, centers)
         generator = torch.Generator(rows.device)
         generator.set_state(state.generator)
-        objective = ShallowObjective(centers, state.sigma.to(centers), self.gradient)
+        objective = ShallowObjective(centers, state.sigma.to(centers), self.gradient, state.shares)
         batches = Batches(rows, weight, self.batch_size, [generator])
         n_steps = -(-batches.n // batches.size)
-        rate = self._start_and_end("learning_rate")
-        _, temperature = self._start_and_end("temperature")
-        settings = Settings(n_steps, InverseTime(*rate, state.n_steps), lambda _: temperature)
-        outcome = train(objective, batches, settings, [generator], state.shares)
-        state = _Online(state.n_steps + n_steps, state.sigma, outcome.shares, generator.get_state())
+        rate = start_and_end("learning_rate", self.learning_rate)
+        _, temperature = start_and_end("temperature", self.temperature)
+        falling = InverseTime(*rate, state.n_steps)
+        settings = Settings(n_steps, falling, lambda _: temperature, CurvatureSGD)
+        train(objective, batches, settings, [generator])
+        taken = state.n_steps + n_steps
+        state = _Online(taken, state.sigma, objective.shares, generator.get_state())
         centers = objective.centers.detach()
         labels, _ = assign(rows, centers)
-        give = _like_input(X)
+        give = like_input(X)
         self.cluster_centers_ = give(centers[0])
         self.labels_ = give(labels[0])
         self.inertia_ = float(inertia(rows, centers, labels, weight))
@@ -400,18 +405,18 @@ class ConcreteKMeans(
             online = self._online
             shares = None if online.shares is None else online.shares.to(centers)
             return online._replace(shares=shares, sigma=online.sigma.to(centers))
-        start, end = self._start_and_end("learning_rate")
+        start, end = start_and_end("learning_rate", self.learning_rate)
         taken = int(InverseTime.slow * start / end)
-        generator = torch.Generator(rows.device).manual_seed(self._seed())
+        generator = torch.Generator(rows.device).manual_seed(seed_from(self.random_state))
         return _Online(taken, self._sigma(rows, weight, centers), None, generator.get_state())
 
     def _settings(self) -> Settings:
         n = self.max_iter
-        temperature = Annealed(*self._start_and_end("temperature"), 0.9 * n)  # the rest settles
-        rate = Annealed(*self._start_and_end("learning_rate"), n)
-        return Settings(
-            n, rate, temperature, tol=self.tol, revive_until=n // 2, verbose=bool(self.verbose)
-        )
+        temperature = Annealed(
+            *start_and_end("temperature", self.temperature), 0.9 * n
+        )  # the rest settles
+        rate = Annealed(*start_and_end("learning_rate", self.learning_rate), n)
+        return Settings(n, rate, temperature, CurvatureSGD)
 
     # ----------------------------------------------------------------------------------------------
     # using the fit
@@ -429,7 +434,7 @@ class ConcreteKMeans(
         """
         X, rows = self._check_new_input(X)
         labels, _ = assign(rows, self._centers_for(rows))
-        return _like_input(X)(labels[0])
+        return like_input(X)(labels[0])
 
     def transform(self, X: Any) -> Array:
         """Distance of each row to each centre.
@@ -443,7 +448,7 @@ class ConcreteKMeans(
         distances : array, or Tensor on the device of X, of shape (n_samples, n_clusters)
         """
         X, rows = self._check_new_input(X)
-        return _like_input(X)(self._distances(rows))
+        return like_input(X)(self._distances(rows))
 
     def fit_transform(self, X: Any, y: object = None, sample_weight: Any = None) -> Array:
         """``fit``, then ``transform`` of the same rows."""
@@ -495,16 +500,9 @@ class ConcreteKMeans(
             check_choice("init", self.init, ("k-means++", "random"))
         check_choice("algorithm", self.algorithm, ("concrete", "lloyd"))
         check_choice("gradient", self.gradient, ("detached", *get_args(F.GradientForm)))
-        self._start_and_end("temperature")
-        if max(self._start_and_end("learning_rate")) > 1.0:
+        start_and_end("temperature", self.temperature)
+        if max(start_and_end("learning_rate", self.learning_rate)) > 1.0:
             raise ValueError(f"learning_rate must be in (0, 1], got {self.learning_rate!r}")
-
-    def _start_and_end(self, name: str) -> tuple[float, float]:
-        value = getattr(self, name)
-        if isinstance(value, tuple | list) and len(value) == 2:
-            return check_positive(f"{name}[0]", value[0]), check_positive(f"{name}[1]", value[1])
-        value = check_positive(name, value, also="a (start, end) pair of them")
-        return value, value
 
     def _n_init(self) -> int:
         if self.n_init != "auto":
@@ -514,13 +512,6 @@ class ConcreteKMeans(
             if callable(self.init) or (isinstance(self.init, str) and self.init == "random")
             else 1
         )
-
-    def _seed(self) -> int:
-        if self.random_state is None:
-            return secrets.randbelow(2**31)
-        if isinstance(self.random_state, numbers.Integral):
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _check_fit_input(
         self, X: Any, sample_weight: Any, *, first: bool = True
@@ -601,8 +592,3 @@ class _Online(NamedTuple):
     sigma: Tensor
     shares: Tensor | None
     generator: Tensor
-
-
-def _like_input(X: Any) -> Callable[[Tensor], Array]:
-    """Results as tensors for a tensor, else as arrays."""
-    return (lambda t: t.clone()) if isinstance(X, Tensor) else (lambda t: t.cpu().numpy().copy())

@@ -1,82 +1,133 @@
-"""Shallow concrete k-means: Eq. 7 for the centres alone, encoder and decoder the identity."""
+"""Deep concrete k-means: Eq. 8, as printed or with distances that know no scale."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from concrete_kmeans import functional as F
+from concrete_kmeans.augment import Augment
+from concrete_kmeans.data import Batch
+from concrete_kmeans.networks import Autoencoder
+from concrete_kmeans.objectives.deep import DeepObjective
 
-__all__ = ["ShallowGradient", "ShallowObjective"]
+__all__ = ["Concrete", "Form", "Scales"]
 
-ShallowGradient: TypeAlias = Literal["detached"] | F.GradientForm
+Form: TypeAlias = Literal["scaled", "paper"]
 
 
-class ShallowObjective:
-    """Mean squared distance of rows to their sampled centre, for R restarts.
+class Scales(NamedTuple):
+    """The code as the joint phase finds it, of each restart."""
+
+    within: Tensor
+    """(R,), mean squared distance to the own centre."""
+    spread: Tensor
+    """(R,), total variance."""
+    reconstruction: Tensor
+    """(R,), mean of Eq. 4 over rows."""
+    sizes: Tensor
+    """(R, K), share of the rows in each cluster."""
+
+
+class Concrete(DeepObjective):
+    """Eq. 8 for R restarts.
 
     Parameters
     ----------
-    centers : Tensor of shape (R, K, D)
-        Where to start; copied.
-    sigma : Tensor of shape (R,)
-        Width of the assignment at temperature one.
-    gradient : {"detached", "distance", "reconstruction"}
+    network : Autoencoder
+    centers : Tensor of shape (R, K, d)
+    scales : Scales
+    form : {"scaled", "paper"}
+    sigma2 : Tensor of shape (R,)
+        Square of sigma in Eq. 5.
+    weight : float
+        Lambda of Eq. 8; in the scaled form relative to reconstruction / within.
+    balance : float
+        Weight of the divergence of the mean assignment from the first cluster sizes.
+    held : Tensor of shape (R, N), optional
+        Assign each row to this cluster instead of sampling: the warm-up.
     """
 
-    def __init__(self, centers: Tensor, sigma: Tensor, gradient: ShallowGradient) -> None:
-        self.centers = centers.clone().requires_grad_()
-        self.sigma = sigma
-        self.gradient = gradient
+    def __init__(
+        self,
+        network: Autoencoder,
+        centers: Tensor,
+        scales: Scales,
+        *,
+        form: Form,
+        sigma2: Tensor,
+        weight: float,
+        balance: float,
+        held: Tensor | None = None,
+        augment: Augment | None = None,
+    ) -> None:
+        super().__init__(network, centers, augment=augment)
+        self.form, self.scales, self.balance, self.held = form, scales, balance, held
+        self.sigma = sigma2.sqrt()
+        self.weight = torch.full_like(scales.within, weight)
+        if form == "scaled":
+            self.weight = weight * scales.reconstruction / scales.within
 
     def loss(
-        self,
-        rows: Tensor,
-        weight: Tensor | None,
-        temperature: float,
-        generators: Sequence[torch.Generator],
-    ) -> tuple[Tensor, Tensor]:
-        """Losses (R,) of a batch (R, B, D), and the share (R, K) of its weight in each cluster."""
-        # Departs from Eq. 5: sigma falls with the temperature. The law of the hard sample of Eq. 6
-        # does not depend on tau, so that annealing tau alone would never end in k-means.
-        sigma = self.sigma * temperature**0.5
-        if self.gradient == "detached":
-            labels = self._sample(rows, sigma, generators)
-            losses = _squared_distances_to(rows, self.centers, labels)
+        self, batch: Batch, temperature: float, generators: Sequence[torch.Generator]
+    ) -> dict[str, Tensor]:
+        """Eq. 8, a mean over the batch."""
+        rows = self.view(batch, generators)
+        codes = self.network.encode(rows)
+        reconstruction = self.reconstruction(rows, codes)
+        # an augmented row belongs where the row itself belongs
+        clean = codes if rows is batch.rows else self.network.encode(batch.rows)
+        distances = self.distances(codes)
+        log_probs = F.log_probs_from_distances(
+            distances if clean is codes else self.distances(clean), self.sigma
+        )  # Eq. 5
+        if self.held is not None:
+            clustering = self._held(distances, log_probs, self.held.gather(1, batch.index))
         else:
-            log_probs = F.assignment_log_probs(rows, self.centers, sigma)
-            assignment = F.concrete_assignment(log_probs, temperature, generator=generators)
-            labels = assignment.detach().argmax(-1)
-            losses = F.kmeans_loss(
-                rows, self.centers, assignment, gradient=self.gradient, reduction="none"
-            )
-        # a sum over one-hot rows: a scatter on CUDA adds in no fixed order
-        hard = torch.nn.functional.one_hot(labels, self.centers.shape[1]).to(losses.dtype)
-        if weight is None:
-            return losses.mean(-1), hard.mean(-2)
-        return (losses * weight).mean(-1), (hard * weight.unsqueeze(-1)).mean(-2)
+            assignment = F.concrete_assignment(
+                log_probs, temperature, generator=generators
+            )  # Eq. 6
+            if self.form == "paper":
+                clustering = F.kmeans_loss(
+                    codes, self.centers, assignment, gradient="reconstruction", reduction="mean"
+                )  # Eq. 7
+            else:
+                clustering = F.loss_from_distances(distances, assignment, "mean")
+        loss = reconstruction + self.weight * clustering  # Eq. 8
+        parts = {"reconstruction": reconstruction, "clustering": clustering}
+        if self.balance:
+            parts["balance"] = self._balance(log_probs)
+            loss = loss + self.weight * self.balance * self.scales.within * parts["balance"]
+        return {"loss": loss, **parts}
 
-    @torch.no_grad()
-    def _sample(self, rows: Tensor, sigma: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Draw hard assignments from Eq. 5 by the Gumbel-max trick, (R, B).
+    def distances(self, codes: Tensor) -> Tensor:
+        """Squared distances (R, B, K) to the centres, as if the code had its first spread."""
+        distances = F.squared_distances(codes, self.centers)
+        if self.form == "paper":
+            return distances
+        # Departs from Eq. 7: distances are relative to the spread of the code. As printed, the loss
+        # falls when the code shrinks, and the clusters are lost on every data set but for a narrow
+        # range of lambda that differs between them (docs/deep.md).
+        (codes,) = F.at_least_float32(codes)
+        spread = codes.var(-2, correction=0).sum(-1)  # (R,)
+        return distances * (self.scales.spread / spread.clamp_min(_TINY)).view(-1, 1, 1)
 
-        Departs from the straight-through estimator: where only the centres learn, the gradient
-        through the sample merges them. Over ten data sets and 15 seeds it ended up to 8 % above
-        Lloyd's inertia, and without it at most 1 % (docs/shallow.md).
-        """
-        distances = F.squared_distances(rows, self.centers)
-        # less the smallest, so that a tiny sigma cannot make every score of a row infinite
-        scores = (distances.amin(-1, keepdim=True) - distances) / sigma.square().view(-1, 1, 1)
-        return scores.add_(F.gumbel_noise(scores, generators)).argmax(-1)
+    def _held(self, distances: Tensor, log_probs: Tensor, labels: Tensor) -> Tensor:
+        """Distance to the given cluster's centre, and the cross-entropy of Eq. 5 to it, (R,)."""
+        label = labels.unsqueeze(-1)
+        own = distances.gather(-1, label).squeeze(-1).mean(-1)
+        surprise = -log_probs.gather(-1, label).squeeze(-1).mean(-1)
+        return own + self.scales.within * surprise
+
+    def _balance(self, log_probs: Tensor) -> Tensor:
+        """Divergence of the batch's mean assignment from the first sizes, (R,)."""
+        # Departs from Eq. 8: a few clusters swallow the rest without this term (docs/deep.md).
+        share = log_probs.exp().mean(-2).clamp_min(_TINY)  # (R, K)
+        sizes = self.scales.sizes.clamp_min(1.0 / (self.scales.sizes.shape[-1] * 1e3))
+        return (share * (share.log() - sizes.log())).sum(-1)
 
 
-def _squared_distances_to(rows: Tensor, centers: Tensor, labels: Tensor) -> Tensor:
-    """``|z_i - mu_label|^2`` as (R, B)."""
-    R, K, _ = centers.shape
-    flat = labels + torch.arange(0, R * K, K, device=labels.device).unsqueeze(-1)
-    # an embedding's gradient is summed in a fixed order on CUDA, a gather's is not
-    difference = rows - torch.nn.functional.embedding(flat, centers.flatten(0, 1))
-    return (difference * difference).sum(-1)
+_TINY = 1e-12

@@ -1,0 +1,731 @@
+"""What the deep estimators share: data in, Algorithm 1 of the paper in phases, results out."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast, get_args
+
+import numpy as np
+import torch
+from scipy import sparse
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    ClusterMixin,
+    TransformerMixin,
+)
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from concrete_kmeans.augment import resolve_augment
+from concrete_kmeans.data import (
+    Batches,
+    Moments,
+    Scaled,
+    Scaling,
+    Source,
+    check_tensor,
+    feature_moments,
+    fit_scaling,
+    open_rows,
+    pieces,
+    resolve_device,
+)
+from concrete_kmeans.estimators.inputs import Array, Schedule, like_input, seed_from, start_and_end
+from concrete_kmeans.lloyd import Rows
+from concrete_kmeans.metrics import ari
+from concrete_kmeans.model import Model
+from concrete_kmeans.networks import (
+    Autoencoder,
+    build_autoencoder,
+    default_widths,
+    principal_components,
+)
+from concrete_kmeans.objectives.deep import ClusterWatch, DeepObjective, Reconstruction
+from concrete_kmeans.progress import progress_bar
+from concrete_kmeans.starts import STARTS, Start, find_start, from_centers, from_labels
+from concrete_kmeans.training import (
+    Annealed,
+    Callback,
+    Event,
+    Interrupted,
+    Precision,
+    Settings,
+    train,
+)
+from concrete_kmeans.validation import (
+    check_choice,
+    check_not_negative,
+    check_positive,
+    check_positive_int,
+    check_whole,
+)
+
+__all__ = ["ClusterCollapseWarning", "DeepClusterer", "DeepRestart", "Defaults", "Fit"]
+
+logger = logging.getLogger(__name__)
+
+Auto: TypeAlias = Literal["auto"]
+EncoderSpec: TypeAlias = str | Sequence[int] | nn.Module | Callable[[], nn.Module]
+Scale: TypeAlias = Literal["auto", "none", "global", "standard"]
+
+#: What ``init`` may say.
+INITS = ("auto", *STARTS)
+#: Epochs of pretraining; and steps of a phase, at least, where rows are few.
+PRETRAIN_EPOCHS, LEAST_TRAINING_STEPS = 50, 150
+#: ``scale="auto"``: part of the features that carry the variance under which each gets a factor of
+#: its own; and part that has one minimum from which they are taken for pixels or counts.
+FEW_FEATURES, SHARED_MINIMUM = 0.2, 0.9
+#: Types that hold no NaN, and are read as they are.
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+#: Rows whose clusters are compared between checks; and steps between checks, at least.
+WATCHED_ROWS, LEAST_STEPS = 4096, 8
+
+
+class ClusterCollapseWarning(UserWarning):
+    """Clusters merged, the code shrank or a loss was not finite; the last good state is kept."""
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a method puts for ``"auto"``."""
+
+    epochs: int
+    learning_rate: Schedule
+    clustering_weight: float = 1.0
+    optimizer: Literal["adam", "sgd"] = "adam"
+    init: str = "k-means++"
+    tol: float = 1e-3
+    patience: int | None = 1
+    """Checks at rest before a restart stops; None to run all epochs."""
+
+
+class DeepRestart(NamedTuple):
+    """One of the ``n_init`` restarts of a fit."""
+
+    seed: int
+    """``random_state=seed`` with ``n_init=1`` repeats this restart alone."""
+    inertia: float
+    """Sum of squared distances in the code to the nearest centre."""
+    reconstruction: float
+    """Mean squared error of a row, summed over features, in scaled units."""
+    agreement: float
+    """Mean adjusted Rand index with the other restarts; NaN where there are none."""
+    n_iter: int
+    """Gradient steps after pretraining."""
+    status: str
+    """``"done"``, ``"collapsed"``, or ``"failed in <phase> at step <step>"``."""
+    labels: Array
+    cluster_centers: Array
+
+
+@dataclass
+class Fit:
+    """A fit under way."""
+
+    rows: Rows
+    scaling: Scaling
+    feature_shape: tuple[int, ...]
+    seeds: list[int]
+    generators: list[torch.Generator]
+    network: Autoencoder
+    defaults: Defaults
+    history: list[Event] = field(default_factory=list)
+    status: list[str] = field(default_factory=list)
+    n_iter: list[int] = field(default_factory=list)
+    interrupted: Interrupted | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return int(self.rows.shape[0])
+
+    def model(self, centers: Tensor, sigma2: Tensor) -> Model:
+        """Of the networks as they are."""
+        return Model(self.network, centers, self.scaling, sigma2)
+
+
+class DeepClusterer(
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
+    TransformerMixin,  # type: ignore[misc]
+    ClusterMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+):
+    """Base of the estimators that learn an embedding and its clusters.
+
+    A method says what it minimises in the joint phase (:meth:`_objective`) and what its ``"auto"``
+    values are (:attr:`_defaults`). Parameters, attributes and methods are documented at
+    :class:`concrete_kmeans.DeepConcreteKMeans`.
+    """
+
+    _defaults: ClassVar[Defaults]
+    _kernel: ClassVar[Literal["gaussian", "student"]] = "gaussian"
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        encoder: EncoderSpec = "auto",
+        decoder: EncoderSpec = "auto",
+        pretrained: DeepClusterer | None = None,
+        pretrain_epochs: int | Auto = "auto",
+        epochs: int | Auto = "auto",
+        batch_size: int = 256,
+        pretrain_learning_rate: Schedule = 1e-3,
+        learning_rate: Schedule | Auto = "auto",
+        clustering_weight: float | Auto = "auto",
+        init: Any = "auto",
+        n_init: int = 1,
+        scale: Scale = "auto",
+        augment: Any = None,
+        tol: float | Auto = "auto",
+        clip_norm: float | None = None,
+        stacking: Literal["vmap", "loop"] = "vmap",
+        device: str | torch.device = "auto",
+        precision: Precision = "float32",
+        callbacks: Sequence[Callback] | None = None,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.encoder = encoder
+        self.decoder = decoder
+        self.pretrained = pretrained
+        self.pretrain_epochs = pretrain_epochs
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.pretrain_learning_rate = pretrain_learning_rate
+        self.learning_rate = learning_rate
+        self.clustering_weight = clustering_weight
+        self.init = init
+        self.n_init = n_init
+        self.scale = scale
+        self.augment = augment
+        self.tol = tol
+        self.clip_norm = clip_norm
+        self.stacking = stacking
+        self.device = device
+        self.precision = precision
+        self.callbacks = callbacks
+        self.verbose = verbose
+        self.random_state = random_state
+
+    # ----------------------------------------------------------------------------------------------
+    # fitting
+
+    def fit(self, X: Any, y: object = None) -> Self:  # noqa: ARG002
+        """Learn the embedding and its clusters.
+
+        Parameters
+        ----------
+        X : array, DataFrame, CSR matrix, Tensor or Dataset of n_samples rows
+            Rows may have more than one axis, as images do.
+        y : ignored
+
+        Returns
+        -------
+        self
+        """
+        self._check_params()
+        X, source = self._open(X, reset=True)
+        fit = self._prepare(X, source)
+        self._pretrain(fit)
+        start = self._start(fit)
+        centers = start.centers
+        if fit.interrupted is None:
+            centers = self._joint(fit, start)
+        self._finish(X, fit, centers)
+        if fit.interrupted is not None:
+            raise fit.interrupted
+        return self
+
+    def _prepare(self, X: Any, source: Source) -> Fit:
+        if source.rows.shape[0] < self.n_clusters:
+            raise ValueError(
+                f"n_samples={source.rows.shape[0]} should be >= n_clusters={self.n_clusters}"
+            )
+        seed = seed_from(self.random_state)
+        seeds = [seed + r for r in range(self.n_init)]
+        device = source.rows.device
+        generators = [torch.Generator(device).manual_seed(s) for s in seeds]
+        if self.pretrained is None:
+            scaling = self._fit_scaling(X, source.rows)
+            rows = Scaled(source.rows, scaling)
+            network = self._build(rows, source.feature_shape, seeds)
+        else:
+            network, scaling = self._reuse(self.pretrained, source)
+            rows = Scaled(source.rows, scaling)
+        self.feature_shape_ = source.feature_shape
+        fit = Fit(
+            rows, scaling, source.feature_shape, seeds, generators, network, self._method_defaults()
+        )
+        fit.status, fit.n_iter = ["done"] * self.n_init, [0] * self.n_init
+        return fit
+
+    def _fit_scaling(self, X: Any, rows: Rows) -> Scaling:
+        kind: str = self.scale
+        if kind == "auto":
+            kind = choose_scale(feature_moments(rows))
+        return fit_scaling(rows, kind, sparse=sparse.issparse(X))
+
+    def _build(self, rows: Rows, feature_shape: tuple[int, ...], seeds: list[int]) -> Autoencoder:
+        encoder = (
+            "mlp" if isinstance(self.encoder, str) and self.encoder == "auto" else self.encoder
+        )
+        principal = None
+        if isinstance(encoder, str) and encoder == "residual":
+            d = default_widths(int(rows.shape[1]), int(rows.shape[0]))[-1]
+            principal = principal_components((piece for _, _, piece in pieces(rows)), d)
+        return build_autoencoder(
+            encoder,
+            self.decoder,
+            feature_shape,
+            seeds=seeds,
+            n_rows=int(rows.shape[0]),
+            principal=principal,
+            stacking=self.stacking,
+            dtype=rows.dtype,
+            device=rows.device,
+        )
+
+    def _reuse(self, other: DeepClusterer, source: Source) -> tuple[Autoencoder, Scaling]:
+        """Networks of a fitted estimator: restart r goes on from its restart r."""
+        model = other._all_restarts()
+        network = model.network
+        if network.n_features != source.rows.shape[1]:
+            raise ValueError(
+                f"pretrained was fitted on {network.n_features} features but X has "
+                f"{source.rows.shape[1]}"
+            )
+        if network.n_restarts < self.n_init:
+            raise ValueError(
+                f"pretrained has {network.n_restarts} restart(s), fewer than n_init={self.n_init}"
+            )
+        network = network.select(range(self.n_init))
+        return network.to(source.rows.device, source.rows.dtype), model.scaling
+
+    def _pretrain(self, fit: Fit) -> None:
+        epochs = self._pretrain_epochs(fit)
+        if self.pretrained is None and epochs:
+            objective = Reconstruction(fit.network, augment=self._augmentation(fit))
+            rate = start_and_end("pretrain_learning_rate", self.pretrain_learning_rate)
+            self._train(fit, objective, "pretrain", epochs, rate, watch=False)
+
+    def _pretrain_epochs(self, fit: Fit) -> int:
+        if self.pretrain_epochs != "auto":
+            return int(self.pretrain_epochs)
+        return epochs_for(fit.n_rows, self.batch_size, PRETRAIN_EPOCHS)
+
+    def _start(self, fit: Fit) -> Start:
+        """First partition of the code, after ``init``."""
+        codes = _untrained(fit).codes(fit.rows)
+        if isinstance(self.init, str):
+            name = fit.defaults.init if self.init == "auto" else self.init
+            if fit.interrupted is not None:
+                name = "k-means++"  # the quickest that leaves a usable estimator
+            return find_start(name, fit.rows, codes, self.n_clusters, fit.generators)
+        return self._given_start(codes)
+
+    def _given_start(self, codes: Tensor) -> Start:
+        """Start at the user's labels or centres."""
+        R, n, d = codes.shape
+        given = (
+            self.init if isinstance(self.init, Tensor) else torch.from_numpy(np.array(self.init))
+        )
+        given = given.to(codes.device)
+        K = self.n_clusters
+        if not given.dtype.is_floating_point and tuple(given.shape) in ((n,), (R, n)):
+            if int(given.min()) < 0 or int(given.max()) >= K:
+                raise ValueError(
+                    f"init as labels must be whole numbers from 0 to n_clusters - 1 = {K - 1}, "
+                    f"got {int(given.min())} to {int(given.max())}"
+                )
+            return from_labels(codes, given.long().expand(R, n), K)
+        if tuple(given.shape) not in ((K, d), (R, K, d)):
+            raise ValueError(
+                f"init must be labels of shape ({n},) or ({R}, {n}), or centers of shape "
+                f"(n_clusters, code size) = ({K}, {d}) or ({R}, {K}, {d}), "
+                f"got {given.dtype} of shape {tuple(given.shape)}"
+            )
+        if not bool(given.isfinite().all()):
+            raise ValueError("init must give finite centers; it holds NaN or infinity")
+        return from_centers(codes, given.to(codes.dtype).expand(R, K, d))
+
+    def _joint(self, fit: Fit, start: Start) -> Tensor:
+        """Train networks and centres together; return the centres (R, K, d)."""
+        epochs = fit.defaults.epochs if self.epochs == "auto" else int(self.epochs)
+        if self.epochs == "auto" and epochs:
+            epochs = epochs_for(fit.n_rows, self.batch_size, epochs)
+        if not epochs:
+            return start.centers
+        objective = self._objective(fit, start)
+        self._train(fit, objective, "joint", epochs, self._rate(), watch=True)
+        return objective.centers.detach()
+
+    def _objective(self, fit: Fit, start: Start) -> DeepObjective:
+        """What the joint phase minimises."""
+        raise NotImplementedError
+
+    def _temperature(self, n_steps: int) -> Callable[[int], float]:  # noqa: ARG002
+        """Schedule of the joint phase."""
+        return lambda _: 1.0
+
+    def _train(
+        self,
+        fit: Fit,
+        objective: DeepObjective,
+        phase: str,
+        epochs: int,
+        rate: tuple[float, float],
+        *,
+        watch: bool,
+    ) -> None:
+        """Run a phase and note what became of each restart."""
+        if fit.interrupted is not None:
+            return
+        fit.network.train()
+        batches = Batches(fit.rows, None, self.batch_size, fit.generators)
+        n_steps = epochs * batches.per_epoch
+        joint = phase != "pretrain"
+        settings = Settings(
+            n_steps,
+            Annealed(*rate, n_steps),
+            self._temperature(n_steps) if joint else lambda _: 1.0,
+            fit.defaults.optimizer if joint else "adam",
+            phase=phase,
+            check_every=objective.refresh_every or max(batches.per_epoch, LEAST_STEPS),
+            clip=self.clip_norm,
+            precision=self.precision,
+        )
+        monitor = None
+        if watch:
+            tol = fit.defaults.tol if self.tol == "auto" else float(self.tol)
+            monitor = ClusterWatch(
+                objective,
+                _sample(fit.rows, WATCHED_ROWS),
+                tol=tol,
+                patience=fit.defaults.patience,
+                generators=fit.generators,
+            )
+        with progress_bar(self.verbose, phase, n_steps) as bar:
+            callbacks = [*(self.callbacks or ()), *bar]
+            try:
+                outcome = train(
+                    objective,
+                    batches,
+                    settings,
+                    fit.generators,
+                    monitor=monitor,
+                    callbacks=callbacks,
+                )
+            except Interrupted as interrupted:
+                fit.interrupted, outcome = interrupted, interrupted.outcome
+        fit.network.eval()
+        fit.history += outcome.history
+        steps, failed = outcome.n_steps.tolist(), outcome.failed_at.tolist()
+        for r, collapsed in enumerate(outcome.collapsed.tolist()):
+            fit.n_iter[r] += steps[r] if joint else 0
+            if fit.status[r] == "done" and failed[r] >= 0:
+                fit.status[r] = f"failed in {phase} at step {failed[r]}"
+            elif fit.status[r] == "done" and collapsed:
+                found = cast("ClusterWatch", monitor).found
+                fit.status[r] = "collapsed: " + (
+                    "the code shrank" if bool(found.shrunk[r]) else "clusters merged"
+                )
+            if fit.status[r] != "done":
+                logger.warning("restart %d (seed %d) %s", r, fit.seeds[r], fit.status[r])
+
+    def _finish(self, X: Any, fit: Fit, centers: Tensor) -> None:
+        """Choose a restart without labels, and set the fitted attributes."""
+        give = like_input(X)
+        model = fit.model(centers.clone(), self._sigma2(fit, centers))
+        model = replace(model, kernel=self._kernel)
+        labels = model.labels(fit.rows)  # (R, N)
+        inertia = model.nearest(fit.rows).double().sum(-1)
+        reconstruction = model.reconstruction_error(fit.rows)
+        agreement = restart_agreement(labels)
+        failed = [status.startswith("failed") for status in fit.status]
+        best = choose_restart(labels, agreement, inertia, failed)
+        self._model = model
+        self.best_restart_ = best
+        self._fitted = model.select(best)
+        self.restarts_ = [
+            DeepRestart(
+                fit.seeds[r],
+                float(inertia[r]),
+                float(reconstruction[r]),
+                float(agreement[r]),
+                fit.n_iter[r],
+                fit.status[r],
+                give(labels[r]),
+                give(centers[r]),
+            )
+            for r in range(len(labels))
+        ]
+        # the path of predict, so that both agree to the last bit
+        own = self._fitted.labels(fit.rows)[0]
+        self.labels_ = give(own)
+        self.cluster_centers_ = give(self._fitted.centers[0])
+        self.inertia_ = float(self._fitted.nearest(fit.rows).double().sum())
+        self.n_iter_ = fit.n_iter[best]
+        self.history_ = fit.history
+        self._report_troubles(fit, own)
+
+    def _sigma2(self, fit: Fit, centers: Tensor) -> Tensor:
+        """Square of the width of ``predict_proba``, (R,): that of round clusters of equal size."""
+        within = fit.model(centers, centers.new_ones(len(centers))).nearest(fit.rows).mean(-1)
+        return (2.0 * within / centers.shape[-1]).clamp_min(torch.finfo(centers.dtype).tiny)
+
+    def _report_troubles(self, fit: Fit, labels: Tensor) -> None:
+        best = self.best_restart_
+        if all(status.startswith("failed") for status in fit.status):
+            raise FloatingPointError(
+                f"the loss was not finite: restart {best} (seed {fit.seeds[best]}) "
+                f"{fit.status[best]}; the last good state is kept. Lower the learning rate, set "
+                "clip_norm or check the scale of X"
+            )
+        troubled = [
+            f"{r} (seed {fit.seeds[r]}) {s}" for r, s in enumerate(fit.status) if s != "done"
+        ]
+        if troubled:
+            warnings.warn(
+                f"restart {', '.join(troubled)}; the last good state of each is kept",
+                ClusterCollapseWarning,
+                stacklevel=4,
+            )
+        found = int((torch.bincount(labels) > 0).sum())
+        if found < self.n_clusters and fit.interrupted is None:
+            warnings.warn(
+                f"Number of distinct clusters ({found}) found smaller than n_clusters "
+                f"({self.n_clusters}). Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    # ----------------------------------------------------------------------------------------------
+    # using the fit
+
+    def predict(self, X: Any) -> Array:
+        """Cluster of each row: the nearest centre in the code.
+
+        Parameters
+        ----------
+        X : as in :meth:`fit`
+
+        Returns
+        -------
+        labels : array, or Tensor on the device of X, of shape (n_samples,)
+        """
+        return self._compute(X, lambda model, rows: model.labels(rows))
+
+    def transform(self, X: Any) -> Array:
+        """Embedding of each row.
+
+        Returns
+        -------
+        codes : array, or Tensor on the device of X, of shape (n_samples, code size)
+        """
+        return self._compute(X, lambda model, rows: model.codes(rows))
+
+    def fit_transform(self, X: Any, y: object = None) -> Array:
+        """``fit``, then ``transform`` of the same rows."""
+        return self.fit(X, y).transform(X)
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probability of each cluster for each row, of shape (n_samples, n_clusters)."""
+        return self._compute(X, lambda model, rows: model.probabilities(rows))
+
+    def reconstruct(self, X: Any) -> Array:
+        """Rows after encoding and decoding, in the units and the shape of X."""
+        return self._compute(X, lambda model, rows: self._in_units(model.reconstructions(rows)))
+
+    def decode_centers(self) -> Array:
+        """Centres in the units and the shape of a row, (n_clusters, ...)."""
+        check_is_fitted(self)
+        decoded = self._in_units(self._fitted.decoded_centers())[0]
+        return decoded if isinstance(self.cluster_centers_, Tensor) else decoded.cpu().numpy()
+
+    def score(self, X: Any, y: object = None) -> float:  # noqa: ARG002
+        """Minus the sum of squared distances in the code to the nearest centre."""
+        total: list[float] = []
+
+        def add(model: Model, rows: Rows) -> Tensor:
+            nearest = model.nearest(rows)
+            total.append(float(nearest.double().sum()))
+            return nearest
+
+        self._compute(X, add)
+        return -total[0]
+
+    def _compute(self, X: Any, function: Callable[[Model, Rows], Tensor]) -> Array:
+        check_is_fitted(self)
+        X, source = self._open(X, reset=False)
+        model = self._model_on(source.rows)
+        return like_input(X)(function(model, Scaled(source.rows, model.scaling))[0])
+
+    def _model_on(self, rows: Rows) -> Model:
+        model = self._fitted
+        if model.centers.device != rows.device:
+            network = model.network.select([0]).to(rows.device)
+            model = replace(
+                model,
+                network=network,
+                centers=model.centers.to(rows.device),
+                sigma2=model.sigma2.to(rows.device),
+            )
+        return model
+
+    def _in_units(self, rows: Tensor) -> Tensor:
+        rows = self._fitted.scaling.inverse(rows)
+        return rows.reshape(*rows.shape[:-1], *self.feature_shape_)
+
+    def _all_restarts(self) -> Model:
+        check_is_fitted(self)
+        return self._model
+
+    # ----------------------------------------------------------------------------------------------
+    # checks
+
+    def _check_params(self) -> None:
+        """Everything that can be known to be wrong before any work starts."""
+        check_positive_int("n_clusters", self.n_clusters)
+        check_positive_int("batch_size", self.batch_size)
+        check_positive_int("n_init", self.n_init)
+        for name in ("pretrain_epochs", "epochs"):
+            value = getattr(self, name)
+            if value != "auto":
+                check_whole(name, value, also="'auto'")
+        start_and_end("pretrain_learning_rate", self.pretrain_learning_rate)
+        self._rate()
+        if self.tol != "auto":
+            check_not_negative("tol", self.tol)
+        if self.clustering_weight != "auto":
+            check_not_negative("clustering_weight", self.clustering_weight)
+        if self.clip_norm is not None:
+            check_positive("clip_norm", self.clip_norm, also="None")
+        check_choice("scale", self.scale, get_args(Scale))
+        check_choice("stacking", self.stacking, ("vmap", "loop"))
+        check_choice("precision", self.precision, get_args(Precision))
+        if isinstance(self.init, str):
+            check_choice("init", self.init, INITS)
+        if self.pretrained is not None and not isinstance(self.pretrained, DeepClusterer):
+            raise TypeError(
+                "pretrained must be a fitted deep estimator of this package or None, "
+                f"got {type(self.pretrained).__name__}"
+            )
+        if isinstance(self.encoder, str):
+            check_choice("encoder", self.encoder, ("auto", "mlp", "residual", "conv"))
+        for callback in self.callbacks or ():
+            if not callable(callback):
+                raise TypeError(f"callbacks must be callables, got {callback!r}")
+
+    def _method_defaults(self) -> Defaults:
+        return self._defaults
+
+    def _rate(self) -> tuple[float, float]:
+        auto = isinstance(self.learning_rate, str) and self.learning_rate == "auto"
+        value = self._method_defaults().learning_rate if auto else self.learning_rate
+        return start_and_end("learning_rate", value)
+
+    def _weight(self) -> float:
+        auto = self.clustering_weight == "auto"
+        return self._method_defaults().clustering_weight if auto else float(self.clustering_weight)
+
+    def _augmentation(self, fit: Fit) -> Any:
+        return resolve_augment(self.augment, fit.feature_shape)
+
+    def _open(self, X: Any, *, reset: bool) -> tuple[Any, Source]:
+        """X checked, and as a source of rows on the device."""
+        device = resolve_device(self.device, X)
+        dtype = torch.float64 if self.precision == "float64" else torch.float32
+        if isinstance(X, Tensor):
+            X = X.detach() if X.dtype in INTEGERS else check_tensor(X.flatten(1)).view(X.shape)
+        elif not isinstance(X, Dataset):
+            X = validate_data(
+                self, X, reset=reset, accept_sparse="csr", dtype="numeric", allow_nd=True
+            )
+        source = open_rows(X, device=device, dtype=dtype)
+        if isinstance(X, Tensor | Dataset) or len(source.feature_shape) > 1:
+            if reset:
+                self.n_features_in_ = int(source.rows.shape[1])
+            elif source.rows.shape[1] != self.n_features_in_:
+                raise ValueError(
+                    f"X has {source.rows.shape[1]} features, but {type(self).__name__} is "
+                    f"expecting {self.n_features_in_} features as input"
+                )
+        return X, source
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.cluster_centers_.shape[1])
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return cast("Tags", tags)
+
+
+def epochs_for(n_rows: int, batch_size: int, epochs: int) -> int:
+    """Epochs, or more where they would be too few steps to learn anything."""
+    per_epoch = max(1, n_rows // batch_size)
+    return max(epochs, -(-LEAST_TRAINING_STEPS // per_epoch))
+
+
+def choose_scale(moments: Moments) -> Literal["global", "standard"]:
+    """One factor for all features, or one for each, by their variances.
+
+    A factor for each helps where a few features in large units drown the others, and hurts where
+    all are measured alike: the variance of a pixel says how much it matters. So it is used where
+    few features carry the variance, unless most share one minimum, as pixels and counts do.
+    """
+    v = moments.variance
+    if not bool((v > 0).any()):
+        return "global"
+    effective = float(v.sum().square() / v.square().sum())  # features, were all alike
+    shared = float((moments.minimum == moments.minimum.median()).double().mean())
+    few = effective / len(v) < FEW_FEATURES
+    return "standard" if few and shared < SHARED_MINIMUM else "global"
+
+
+def restart_agreement(labels: Tensor) -> Tensor:
+    """Mean adjusted Rand index of each restart with the others, from labels (R, N); (R,)."""
+    R = len(labels)
+    if R == 1:
+        return torch.full((1,), torch.nan)
+    host = labels.cpu().numpy()
+    index = torch.zeros(R, R)
+    for a in range(R):
+        for b in range(a):
+            index[a, b] = index[b, a] = ari(host[a], host[b])
+    return index.sum(1) / (R - 1)
+
+
+def choose_restart(
+    labels: Tensor, agreement: Tensor, inertia: Tensor, failed: Sequence[bool]
+) -> int:
+    """The restart that agrees best with the others; of two, that of lower inertia."""
+    R = len(labels)
+    score = agreement if R > 2 else -inertia.cpu()
+    score = score.where(~torch.tensor(failed), -torch.inf)
+    return int(score.argmax())
+
+
+def _sample(rows: Rows, size: int) -> Tensor:
+    """At most so many rows, evenly spread, the same for every seed."""
+    n = int(rows.shape[0])
+    if n <= size:
+        return rows[0:n]
+    return rows[torch.arange(size, device=rows.device) * n // size]
+
+
+def _untrained(fit: Fit) -> Model:
+    """The networks as they are, without centres."""
+    none = torch.zeros(len(fit.seeds), 1, fit.network.code_size)
+    return fit.model(none.to(fit.rows.device, fit.rows.dtype), none[:, 0, 0])

@@ -1,0 +1,42 @@
+"""What estimators do with what they are given: seeds, and results in the form of the input."""
+
+from __future__ import annotations
+
+import numbers
+import secrets
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from concrete_kmeans.validation import check_positive
+
+__all__ = ["Array", "Schedule", "like_input", "seed_from", "start_and_end"]
+
+Array: TypeAlias = npt.NDArray[Any] | Tensor
+Schedule: TypeAlias = float | tuple[float, float]
+
+
+def seed_from(random_state: int | np.random.RandomState | None) -> int:
+    """The seed of restart 0; a fresh one for None."""
+    if random_state is None:
+        return secrets.randbelow(2**31)
+    if isinstance(random_state, numbers.Integral):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def like_input(X: Any) -> Callable[[Tensor], Array]:
+    """Results as tensors for a tensor, else as arrays."""
+    return (lambda t: t.clone()) if isinstance(X, Tensor) else (lambda t: t.cpu().numpy().copy())
+
+
+def start_and_end(name: str, value: Any) -> tuple[float, float]:
+    """A schedule's two ends from one number or a pair."""
+    if isinstance(value, tuple | list) and len(value) == 2:
+        return check_positive(f"{name}[0]", value[0]), check_positive(f"{name}[1]", value[1])
+    value = check_positive(name, value, also="a (start, end) pair of them")
+    return value, value

@@ -1,0 +1,150 @@
+"""Spectral partitions of a neighbour graph: clusters of any shape, as a start for others.
+
+k-means cuts long or curved clusters. A graph that joins each row to its nearest neighbours does
+not: its normalised cut (Shi and Malik 2000; Ng, Jordan and Weiss 2001) follows the density.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import sparse
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+from torch import Tensor
+
+from concrete_kmeans.lloyd import kmeans_plusplus, lloyd
+from concrete_kmeans.validation import check_positive_int
+
+__all__ = ["nearest_neighbours", "neighbour_graph", "spectral_labels", "spectral_vectors", "vote"]
+
+#: Neighbours of a row in the graph, and of a row outside it when they vote.
+N_NEIGHBOURS, N_VOTERS = 10, 5
+#: Numbers in a block of distances.
+MAX_BLOCK = 2**24
+
+
+@torch.no_grad()
+def nearest_neighbours(
+    rows: Tensor, others: Tensor, n_neighbours: int, *, same: bool = False
+) -> Tensor:
+    """Numbers (N, n_neighbours) of the nearest of ``others`` for each row, by Euclidean distance.
+
+    Parameters
+    ----------
+    rows : Tensor of shape (N, D)
+    others : Tensor of shape (M, D)
+    n_neighbours : int
+        At most M, or M - 1 if ``same``.
+    same : bool
+        ``others`` are the rows themselves, and a row is not its own neighbour.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([[0.0], [1.0], [5.0]])
+    >>> nearest_neighbours(rows, rows, 1, same=True).flatten()
+    tensor([1, 0, 1])
+    """
+    most = len(others) - same
+    if check_positive_int("n_neighbours", n_neighbours) > most:
+        raise ValueError(f"n_neighbours must be at most {most} here, got {n_neighbours}")
+    origin = others.mean(0)  # far from it, the expansion below would lose digits
+    rows, others = rows - origin, others - origin
+    norms = (others * others).sum(-1)
+    size = max(1, MAX_BLOCK // len(others))
+    found = []
+    for start in range(0, len(rows), size):
+        piece = rows[start : start + size]
+        distances = torch.addmm(norms, piece, others.T, alpha=-2.0)  # less each row's own norm
+        if same:
+            own = torch.arange(len(piece), device=rows.device)
+            distances[own, start + own] = torch.inf
+        found.append(distances.topk(n_neighbours, largest=False, sorted=False).indices)
+    return torch.cat(found)
+
+
+def neighbour_graph(rows: Tensor, n_neighbours: int = N_NEIGHBOURS) -> sparse.csr_array:
+    """Symmetric graph of rows (N, D): weight 1 between mutual neighbours, 1/2 where one is."""
+    n = len(rows)
+    index = nearest_neighbours(rows, rows, min(n_neighbours, n - 1), same=True).cpu().numpy()
+    k = index.shape[1]
+    ones = np.full(n * k, 0.5)
+    directed = sparse.csr_array((ones, index.ravel(), np.arange(0, n * k + 1, k)), shape=(n, n))
+    return sparse.csr_array(directed + directed.T)
+
+
+def spectral_vectors(graph: sparse.csr_array, n_vectors: int) -> npt.NDArray[np.float64]:
+    """Leading eigenvectors of the normalised graph, one row a node, scaled to unit length.
+
+    Parameters
+    ----------
+    graph : csr_array of shape (N, N)
+        Symmetric; every node has an edge.
+    n_vectors : int
+        At most N.
+
+    Returns
+    -------
+    array of shape (N, n_vectors)
+    """
+    n = graph.shape[0]
+    root = 1.0 / np.sqrt(graph.sum(axis=1))
+    scaled = sparse.dia_array((root[None], [0]), shape=(n, n))
+    normal = scaled @ graph @ scaled
+    if n_vectors >= n - 1 or n <= 4 * n_vectors:
+        vectors = np.linalg.eigh(normal.toarray())[1][:, ::-1][:, :n_vectors]
+    else:
+        # a fixed first vector: the same graph gives the same vectors
+        first = np.random.default_rng(0).random(n)
+        room = min(n - 1, max(4 * n_vectors, 60))
+        try:
+            _, vectors = eigsh(
+                normal, n_vectors, which="LA", ncv=room, tol=1e-4, maxiter=300, v0=first
+            )
+        except ArpackNoConvergence as stop:  # those found so far are the leading ones
+            vectors = stop.eigenvectors
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, 1e-12))
+
+
+def spectral_labels(
+    graph: sparse.csr_array,
+    n_clusters: int,
+    *,
+    generators: Sequence[torch.Generator],
+    n_starts: int = 10,
+) -> Tensor:
+    """Clusters (R, N) of the nodes of a graph: k-means on its leading eigenvectors.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2]])
+    >>> graph = neighbour_graph(rows, 2)
+    >>> a = spectral_labels(graph, 2, generators=[torch.Generator().manual_seed(0)])[0]
+    >>> bool((a[:3] == a[0]).all() and (a[3:] == 1 - a[0]).all())
+    True
+    """
+    vectors = torch.from_numpy(spectral_vectors(graph, n_clusters))
+    best, least = None, None
+    for _ in range(n_starts):
+        first, _ = kmeans_plusplus(vectors, n_clusters, generators=generators)
+        found = lloyd(vectors, first)
+        if best is None or least is None:
+            best, least = found.labels, found.inertia
+        else:
+            lower = found.inertia < least
+            best = torch.where(lower.unsqueeze(-1), found.labels, best)
+            least = torch.where(lower, found.inertia, least)
+    return torch.as_tensor(best).long()
+
+
+def vote(labels: Tensor, neighbours: Tensor, n_clusters: int) -> Tensor:
+    """Most frequent label (R, N) among neighbours (N, k) of labels (R, M)."""
+    return torch.stack(
+        [
+            torch.nn.functional.one_hot(own[neighbours], n_clusters).sum(-2).argmax(-1)
+            for own in labels
+        ]
+    )

@@ -1,0 +1,121 @@
+"""Fitted state: networks, centres and scaling of R restarts, and what is computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from concrete_kmeans import functional as F
+from concrete_kmeans.data import Scaling
+from concrete_kmeans.lloyd import Rows
+from concrete_kmeans.networks import Autoencoder
+
+__all__ = ["Model"]
+
+#: Numbers in the largest activation of a chunk: 16 MiB of float32.
+MAX_CHUNK = 2**22
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a fit leaves; every tensor has the restarts on axis 0.
+
+    Rows handed to its methods are rows as the network sees them: scaled already. Results come in
+    chunks, under ``inference_mode``.
+    """
+
+    network: Autoencoder
+    centers: Tensor
+    """(R, K, d)."""
+    scaling: Scaling
+    sigma2: Tensor
+    """(R,), square of the width of :meth:`probabilities`."""
+    kernel: Literal["gaussian", "student"] = "gaussian"
+    """Eq. 5, or DEC's."""
+
+    def select(self, restart: int) -> Model:
+        """The model of one restart."""
+        one = slice(restart, restart + 1)
+        return replace(
+            self,
+            network=self.network.select([restart]),
+            centers=self.centers[one].clone(),
+            sigma2=self.sigma2[one].clone(),
+        )
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows computed at a time."""
+        network = self.network
+        widths = [max(p.shape[1:]) for p in network.parameters() if p.ndim > 1]
+        # a convolution's output is wider than its weights: 32 channels of half the height and width
+        widest = max(8 * network.n_features if len(network.feature_shape) > 1 else 0, *widths)
+        return max(1, MAX_CHUNK // (network.n_restarts * max(widest, network.n_features)))
+
+    @torch.inference_mode()
+    def map(self, rows: Rows, function: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+        """``function`` of the codes (R, B, d), chunk by chunk."""
+        self.network.eval()
+        for start in range(0, int(rows.shape[0]), self.chunk_rows):
+            piece = rows[start : start + self.chunk_rows]
+            (codes,) = F.at_least_float32(self.network.encode(piece))
+            yield function(codes)
+
+    def codes(self, rows: Rows) -> Tensor:
+        """(R, N, d)."""
+        return self._gather(rows, lambda codes: codes)
+
+    def labels(self, rows: Rows) -> Tensor:
+        """Nearest centre of each row, (R, N)."""
+        return self._gather(rows, lambda codes: self._distances(codes).argmin(-1))
+
+    def nearest(self, rows: Rows) -> Tensor:
+        """Squared distance to the nearest centre, (R, N)."""
+        return self._gather(rows, lambda codes: self._distances(codes).amin(-1))
+
+    def probabilities(self, rows: Rows) -> Tensor:
+        """Of each cluster for each row, (R, N, K)."""
+        return self._gather(rows, self._probabilities)
+
+    def reconstructions(self, rows: Rows) -> Tensor:
+        """(R, N, D)."""
+        return self._gather(rows, self.network.decode)
+
+    @torch.inference_mode()
+    def decoded_centers(self) -> Tensor:
+        """(R, K, D)."""
+        return self.network.eval().decode(self.centers)
+
+    def reconstruction_error(self, rows: Rows) -> Tensor:
+        """Mean over rows of Eq. 4, (R,)."""
+        total, start = torch.zeros((), dtype=torch.float64), 0
+        for output in self.map(rows, self.network.decode):
+            error = output - rows[start : start + output.shape[1]]
+            total = total.to(error.device) + (error * error).sum((-2, -1)).double()
+            start += output.shape[1]
+        return total.to(self.centers.dtype) / start
+
+    def _distances(self, codes: Tensor) -> Tensor:
+        return F.squared_distances(codes, self.centers)
+
+    def _probabilities(self, codes: Tensor) -> Tensor:
+        distances = self._distances(codes)
+        if self.kernel == "student":
+            kernel = 1.0 / (1.0 + distances)
+            return kernel / kernel.sum(-1, keepdim=True)
+        return F.log_probs_from_distances(distances, self.sigma2.sqrt()).exp()  # Eq. 5
+
+    def _gather(self, rows: Rows, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """All chunks in one tensor (R, N, ...), written where they belong."""
+        out, start = torch.empty(0), 0
+        for part in self.map(rows, function):
+            if start == 0:
+                shape = (part.shape[0], int(rows.shape[0]), *part.shape[2:])
+                out = torch.empty(shape, dtype=part.dtype, device=part.device)
+            out[:, start : start + part.shape[1]] = part
+            start += part.shape[1]
+        return out

@@ -1,0 +1,870 @@
+"""Autoencoders for R restarts that train together.
+
+Every parameter and buffer has the restarts on its first axis, ``(R, ...)``: restart ``r`` of a
+stack computes what it would compute alone, and one optimiser step moves all of them. Rows are
+flat, ``(R, B, D)``, or ``(B, D)`` when all restarts see the same batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import numbers
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
+
+from concrete_kmeans.validation import check_choice, check_positive_int
+
+__all__ = [
+    "Autoencoder",
+    "Principal",
+    "StackedLinear",
+    "StackedModule",
+    "Stacking",
+    "build_autoencoder",
+    "default_widths",
+    "principal_components",
+]
+
+Stacking = Literal["vmap", "loop"]
+Network: TypeAlias = str | Sequence[int] | nn.Module | Callable[[], nn.Module]
+
+CODE_SIZE = 10
+HIDDEN = (500, 500)
+# Guo et al. (2017), "Deep clustering with convolutional autoencoders".
+CHANNELS = (32, 64, 128)
+KERNELS = (5, 5, 3)
+
+
+class Principal(NamedTuple):
+    """What :func:`principal_components` returns."""
+
+    mean: Tensor
+    """Mean of the rows (D,)."""
+    components: Tensor
+    """Orthonormal columns (D, d), those of the largest variance first."""
+
+
+@torch.no_grad()
+def principal_components(chunks: Iterable[Tensor], n_components: int) -> Principal:
+    """Principal components of rows that come in chunks, in float64.
+
+    Means and scatters of the chunks are merged by the rule of Chan et al. (1979), so that data far
+    from the origin keep their digits. The largest entry of each component is positive.
+
+    Parameters
+    ----------
+    chunks : iterable of Tensor of shape (B, D)
+        Read once; B may differ.
+    n_components : int
+        At most D.
+
+    Returns
+    -------
+    Principal
+        ``(mean, components)``.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([[1.0, 5.0], [2.0, 5.0], [6.0, 5.0]])
+    >>> mean, components = principal_components([rows[:2], rows[2:]], n_components=1)
+    >>> mean.tolist(), components.abs().tolist()
+    ([3.0, 5.0], [[1.0], [0.0]])
+    """
+    n_components = check_positive_int("n_components", n_components)
+    n, mean, scatter = 0, torch.empty(0), torch.empty(0)
+    for chunk in chunks:
+        if chunk.ndim != 2 or (n and chunk.shape[1] != len(mean)):
+            width = len(mean) if n else "D"
+            raise ValueError(f"chunks must be (B, {width}), got one of {tuple(chunk.shape)}")
+        if not len(chunk):
+            continue
+        rows = chunk.to(torch.float64)
+        if not n:
+            mean, scatter = rows.new_zeros(rows.shape[1]), rows.new_zeros(2 * rows.shape[1:])
+        rows_mean = rows.mean(0)
+        rows, step = rows - rows_mean, rows_mean - mean
+        weight = len(rows) / (n + len(rows))
+        scatter.addmm_(rows.mT, rows).addr_(step, step, alpha=n * weight)
+        mean += weight * step
+        n += len(rows)
+    if not n:
+        raise ValueError("chunks must hold at least one row, got none")
+    if not scatter.isfinite().all():
+        raise ValueError("chunks must be finite; they hold NaN or inf")
+    if n_components > len(mean):
+        raise ValueError(f"n_components must be at most D = {len(mean)}, got {n_components}")
+    components = torch.linalg.eigh(scatter).eigenvectors[:, -n_components:].flip(1)  # (D, d)
+    largest = components.gather(0, components.abs().argmax(0, keepdim=True))  # (1, d)
+    return Principal(mean, components * largest.sign())
+
+
+def default_widths(n_features: int, n_rows: int | None = None) -> tuple[int, ...]:
+    """Widths of the default encoder: two hidden layers and the code.
+
+    Hidden layers have 500 units, or as many as there are rows when those are fewer (50 at least);
+    the code has 10, or as many as there are features.
+
+    Parameters
+    ----------
+    n_features : int
+    n_rows : int, optional
+
+    Returns
+    -------
+    tuple of int
+        The last is the size of the code.
+
+    Examples
+    --------
+    >>> default_widths(784), default_widths(4, n_rows=150)
+    ((500, 500, 10), (150, 150, 4))
+    """
+    n_features = check_positive_int("n_features", n_features)
+    rows = max(HIDDEN) if n_rows is None else check_positive_int("n_rows", n_rows, also="None")
+    return (*(min(width, max(rows, 50)) for width in HIDDEN), min(CODE_SIZE, n_features))
+
+
+class StackedLinear(nn.Module):
+    """R linear layers side by side.
+
+    Parameters
+    ----------
+    weight : Tensor of shape (R, in, out)
+    bias : Tensor of shape (R, 1, out)
+
+    Examples
+    --------
+    >>> layer = StackedLinear(torch.ones(2, 3, 1), torch.tensor([[[0.0]], [[5.0]]]))
+    >>> layer(torch.ones(4, 3)).shape
+    torch.Size([2, 4, 1])
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        if weight.ndim != 3 or bias.shape != (len(weight), 1, weight.shape[2]):
+            raise ValueError(
+                f"weight and bias must be (R, in, out) and (R, 1, out), "
+                f"got {tuple(weight.shape)} and {tuple(bias.shape)}"
+            )
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map (R, B, in), or (B, in) shared by all, to (R, B, out)."""
+        # An expanded batch is not copied: the product runs on it with a stride of zero.
+        return torch.baddbmm(self.bias, rows.expand(len(self.weight), -1, -1), self.weight)
+
+    def extra_repr(self) -> str:
+        """One line for ``repr``."""
+        return "n_restarts={}, in_features={}, out_features={}".format(*self.weight.shape)
+
+
+class _ResidualEncoder(nn.Module):
+    """Principal components plus a network: (x - mean) P + g(x)."""
+
+    def __init__(self, mean: Tensor, components: Tensor, network: nn.Module) -> None:
+        super().__init__()
+        self.mean, self.components = nn.Parameter(mean), nn.Parameter(components)
+        self.network = network
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return torch.baddbmm(self.network(rows), rows - self.mean, self.components)
+
+
+class _ResidualDecoder(nn.Module):
+    """The way back from principal components plus a network: z P^T + mean + h(z)."""
+
+    def __init__(self, linear: StackedLinear, network: nn.Module) -> None:
+        super().__init__()
+        self.linear, self.network = linear, network
+
+    def forward(self, codes: Tensor) -> Tensor:
+        return cast("Tensor", self.linear(codes) + self.network(codes))
+
+
+class StackedModule(nn.Module):
+    """R copies of any module side by side, each with its own parameters and buffers.
+
+    The template gives the computation; its own weights are dropped. A parameter ``0.weight`` of the
+    template is here the stacked parameter ``stack.0/weight``.
+
+    Parameters
+    ----------
+    template : nn.Module
+        Maps (B, *row_shape) to (B, ...). It is copied, not changed.
+    row_shape : tuple of int
+        Shape of one row as the template takes it.
+    parameters, buffers : mapping of str to Tensor
+        By the template's names, each of shape (R, ...).
+    seeds : sequence of int
+        One a restart, for modules that draw random numbers in training.
+    stacking : {"vmap", "loop"}, default="vmap"
+        ``"vmap"`` runs all copies at once, but not modules that draw random numbers, replace their
+        buffers or branch on values. ``"loop"`` runs any module, one copy after the other.
+
+    Notes
+    -----
+    A module with dropout (or another layer of torch that draws, or one whose attribute
+    ``draws_in_training`` is true) runs in training under a generator state of its own: pass ``t``
+    of restart ``r`` is seeded by ``(seeds[r], t)``, and the global generators are put back. The
+    buffers ``seeds`` and ``passes`` keep the count, so a saved state draws on where it stopped.
+    A module that draws and does not say so reads torch's global generator.
+
+    Examples
+    --------
+    >>> weights = {"weight": torch.ones(2, 1, 3), "bias": torch.tensor([[0.0], [5.0]])}
+    >>> stacked = StackedModule(nn.Linear(3, 1), (3,), weights, {}, seeds=[0, 1])
+    >>> stacked(torch.ones(4, 3))[:, 0, 0].tolist()
+    [3.0, 8.0]
+    """
+
+    template: nn.Module
+    seeds: Tensor
+    passes: Tensor
+
+    def __init__(
+        self,
+        template: nn.Module,
+        row_shape: tuple[int, ...],
+        parameters: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        *,
+        seeds: Sequence[int],
+        stacking: Stacking = "vmap",
+    ) -> None:
+        super().__init__()
+        self.n_restarts = len(seeds)
+        self.row_shape = row_shape
+        self.stacking = check_choice("stacking", stacking, get_args(Stacking))
+        # Set past nn.Module, which would register it: its tensors are shapes without values.
+        object.__setattr__(self, "template", _without_values(template).train())
+        self.draws = any(map(_draws_in_training, template.modules()))
+        self.stack = nn.Module()
+        trainable = {name: p.requires_grad for name, p in template.named_parameters()}
+        for name, value in parameters.items():
+            self.stack.register_parameter(
+                name.replace(".", "/"), nn.Parameter(value, requires_grad=trainable[name])
+            )
+        for name, value in buffers.items():
+            self.stack.register_buffer(name.replace(".", "/"), value)
+        if self.draws:
+            self.register_buffer("seeds", torch.tensor(seeds))
+            self.register_buffer("passes", torch.zeros(self.n_restarts, dtype=torch.int64))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map (R, B, n), or (B, n) shared by all, to (R, B, m)."""
+        rows = rows.reshape(*rows.shape[:-1], *self.row_shape)  # a view of flat rows
+        shared = rows.ndim == 1 + len(self.row_shape)
+        parameters: dict[str, Tensor] = {
+            n.replace("/", "."): p for n, p in self.stack.named_parameters()
+        }
+        buffers = {n.replace("/", "."): b for n, b in self.stack.named_buffers()}
+        if self.stacking == "vmap" and (parameters or buffers):
+            return self._vmap(parameters, buffers, rows, None if shared else 0)
+        if shared:
+            rows = rows.expand(self.n_restarts, *rows.shape)
+        return self._loop(parameters, buffers, rows)
+
+    def _vmap(
+        self,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        rows: Tensor,
+        rows_dim: int | None,
+    ) -> Tensor:
+        over_restarts = torch.vmap(self._one, in_dims=(0, 0, rows_dim), randomness="error")
+        try:
+            return over_restarts(parameters, buffers, rows)
+        except RuntimeError as error:
+            # Only what vmap cannot do; any other error is the module's, and "loop" has it as well.
+            if not any(w in str(error) for w in ("vmap", "batched tensor", "Batching rule")):
+                raise
+            raise RuntimeError(
+                f"stacking='vmap' cannot run {type(self.template).__name__}; "
+                f"stacking='loop' runs it. What vmap met: {error}"
+            ) from error
+
+    def _one(
+        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], rows: Tensor
+    ) -> Tensor:
+        state = parameters | buffers
+        out = functional_call(self.template, state, (rows,))
+        for name, buffer in buffers.items():
+            if state[name] is not buffer:  # functional_call puts what the module set into the dict
+                raise RuntimeError(f"vmap would lose the new value of the buffer {name!r}")
+        return cast("Tensor", out.flatten(1))
+
+    def _loop(
+        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], rows: Tensor
+    ) -> Tensor:
+        parts = {name: p.unbind() for name, p in parameters.items()}  # backward stacks them once
+        draws = self.training and self.draws
+        out = []
+        for r in range(self.n_restarts):
+            own = {name: b[r] for name, b in buffers.items()}  # views: in-place updates arrive
+            state = {name: p[r] for name, p in parts.items()} | own
+            if draws:
+                seed = _mix(int(self.seeds[r]), int(self.passes[r]))
+                with _seeded(seed, rows.device):
+                    result = functional_call(self.template, state, (rows[r],))
+            else:
+                result = functional_call(self.template, state, (rows[r],))
+            out.append(result.flatten(1))
+            with torch.no_grad():
+                for name, buffer in own.items():
+                    if state[name] is not buffer:  # the module set it anew
+                        buffer.copy_(state[name])
+        if draws:
+            self.passes += 1
+        return torch.stack(out)
+
+    def train(self, mode: bool = True) -> StackedModule:
+        """Set the mode of the template, too."""
+        self.template.train(mode)
+        return super().train(mode)
+
+    def extra_repr(self) -> str:
+        """One line for ``repr``."""
+        return (
+            f"{type(self.template).__name__}, n_restarts={self.n_restarts}, "
+            f"stacking={self.stacking!r}"
+        )
+
+
+class Autoencoder(nn.Module):
+    """R encoders and decoders side by side; :func:`build_autoencoder` makes them.
+
+    Parameters
+    ----------
+    encoder : nn.Module
+        Maps (R, B, D), or (B, D) shared by all restarts, to (R, B, d).
+    decoder : nn.Module
+        Maps (R, B, d) to (R, B, D).
+    feature_shape : tuple of int
+        Shape of one row; D is its product.
+    code_size : int
+        d.
+    n_restarts : int
+        R.
+    description : mapping
+        What :meth:`description` returns.
+
+    Attributes
+    ----------
+    n_features : int
+        D.
+
+    Examples
+    --------
+    >>> autoencoder = build_autoencoder((8, 2), "auto", (5,), seeds=[0, 1, 2])
+    >>> codes = autoencoder.encode(torch.zeros(4, 5))
+    >>> codes.shape, autoencoder.decode(codes).shape
+    (torch.Size([3, 4, 2]), torch.Size([3, 4, 5]))
+    >>> autoencoder.select([2, 0]).n_restarts
+    2
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        decoder: nn.Module,
+        *,
+        feature_shape: tuple[int, ...],
+        code_size: int,
+        n_restarts: int,
+        description: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+        self.feature_shape, self.n_features = feature_shape, math.prod(feature_shape)
+        self.code_size, self.n_restarts = code_size, n_restarts
+        self._description = dict(description)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Decode the codes of ``rows``: (R, B, D), or (B, D) shared by all, to (R, B, D)."""
+        return self.decode(self.encode(rows))
+
+    def encode(self, rows: Tensor) -> Tensor:
+        """Map (R, B, D), or (B, D) shared by all restarts, to (R, B, d)."""
+        shape = tuple(rows.shape)
+        stacked = rows.ndim == 3 and shape[::2] == (self.n_restarts, self.n_features)
+        if not stacked and (rows.ndim != 2 or shape[1] != self.n_features):
+            raise ValueError(
+                f"rows must be ({self.n_restarts}, B, {self.n_features}) or "
+                f"(B, {self.n_features}), got {shape}"
+            )
+        return cast("Tensor", self.encoder(rows))
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Map (R, B, d) to (R, B, D)."""
+        if codes.ndim != 3 or codes.shape[::2] != (self.n_restarts, self.code_size):
+            raise ValueError(
+                f"codes must be ({self.n_restarts}, B, {self.code_size}), got {tuple(codes.shape)}"
+            )
+        return cast("Tensor", self.decoder(codes))
+
+    def select(self, restarts: Sequence[int] | slice | Tensor) -> Autoencoder:
+        """A new autoencoder with copies of those restarts' state, in that order.
+
+        Parameters
+        ----------
+        restarts : sequence of int, slice, or Tensor of indices or of bools
+        """
+        every = list(range(self.n_restarts))
+        if isinstance(restarts, slice):
+            index = torch.tensor(every[restarts])
+        else:
+            index = torch.as_tensor(restarts).cpu()
+        if index.ndim != 1 or not len(index):
+            raise ValueError(f"restarts must name at least one restart, as [0], got {restarts!r}")
+        index = torch.tensor(every)[index]
+        # deepcopy takes what its memo holds in place of a copy.
+        memo: dict[int, Any] = {}
+        for p in self.parameters():
+            memo[id(p)] = nn.Parameter(p.detach()[index.to(p.device)], p.requires_grad)
+        for b in self.buffers():
+            memo[id(b)] = b[index.to(b.device)]
+        chosen = copy.deepcopy(self, memo)
+        for module in chosen.modules():
+            if isinstance(module, Autoencoder | StackedModule):
+                module.n_restarts = len(index)
+        return chosen
+
+    def description(self) -> dict[str, Any]:
+        """The arguments of :func:`build_autoencoder` that made this, ready for JSON.
+
+        ``build_autoencoder(**description, seeds=...)`` builds the same again (``"residual"`` needs
+        ``principal`` as well). A user's module stands there by the name of its class.
+        """
+        return copy.deepcopy(self._description)
+
+
+def build_autoencoder(
+    encoder: Network,
+    decoder: Network,
+    feature_shape: Sequence[int],
+    *,
+    seeds: Sequence[int],
+    code_size: int | None = None,
+    n_rows: int | None = None,
+    principal: Principal | None = None,
+    stacking: Stacking = "vmap",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Autoencoder:
+    """Build an autoencoder for each seed, stacked.
+
+    The built-in kinds start from Glorot uniform weights and zero biases, drawn on the CPU in
+    float64 by a generator of each restart's own: a restart's weights depend on its seed alone, not
+    on the other restarts, the dtype or the device. Global random states are left as they were.
+
+    Parameters
+    ----------
+    encoder : sequence of int, str, nn.Module or callable
+        - widths, ``(500, 500, 2000, 10)``: an MLP with ReLU between its layers; the last width is
+          the code.
+        - ``"mlp"``: an MLP with :func:`default_widths`.
+        - ``"residual"``: ``(x - mean) P + g(x)``, with the principal components P and an MLP g
+          whose last layer starts at zero; all of it is trained.
+        - ``"conv"``: up to three convolutions of stride 2, then a linear layer. Flat rows are taken
+          for square images of one or three channels.
+        - a module that maps (B, *feature_shape) to (B, d): each restart starts from its weights.
+        - a function without arguments that returns such a module: called once a restart with
+          torch's generators seeded by the restart's seed.
+    decoder : "auto", sequence of int, nn.Module or callable
+        ``"auto"`` mirrors a built-in encoder, and is an MLP for a user's module. Widths are those
+        of the hidden layers, from the code to the output. A module maps (B, d) to
+        (B, *feature_shape) or (B, D). A function is called right after the encoder's.
+    feature_shape : sequence of int
+        Shape of one row, ``(64,)`` or ``(1, 28, 28)``.
+    seeds : sequence of int
+        One a restart.
+    code_size : int, optional
+        Size of the code for ``"mlp"``, ``"residual"`` and ``"conv"``; 10 at most by default.
+    n_rows : int, optional
+        Of the data, for :func:`default_widths`.
+    principal : Principal, optional
+        For ``"residual"``; see :func:`principal_components`.
+    stacking : {"vmap", "loop"}, default="vmap"
+        How convolutions and a user's modules run; see :class:`StackedModule`.
+    dtype, device : optional
+        Of the parameters.
+
+    Returns
+    -------
+    Autoencoder
+
+    Examples
+    --------
+    >>> autoencoder = build_autoencoder("conv", "auto", (1, 9, 9), seeds=[0, 1], code_size=3)
+    >>> autoencoder(torch.zeros(4, 81)).shape
+    torch.Size([2, 4, 81])
+    >>> autoencoder = build_autoencoder(lambda: nn.Linear(6, 2), (16,), (6,), seeds=[0, 1])
+    >>> autoencoder.encode(torch.zeros(4, 6)).shape
+    torch.Size([2, 4, 2])
+    """
+    shape = _sizes("feature_shape", feature_shape)
+    site = _Site(shape, seeds, stacking, dtype, torch.device(device))
+    encoders, decoders = site.user_modules(encoder=encoder, decoder=decoder)
+    *hidden, size = default_widths(site.n_features, n_rows)
+    if encoders:
+        kind, size = "module", site.code_size_of(encoders[0])
+    elif not isinstance(encoder, str):
+        kind, (*hidden, size) = "mlp", _sizes("encoder", encoder)
+    else:
+        kind = check_choice("encoder", encoder, ("mlp", "residual", "conv"))
+        size = size if code_size is None else check_positive_int("code_size", code_size)
+        if kind == "residual":
+            principal = _check_principal(principal, site.n_features)
+            size = principal.components.shape[1]
+    if code_size not in (None, size):
+        raise ValueError(f"code_size must be None or {size}, as encoder has it, got {code_size!r}")
+    widths = (site.n_features, *hidden, size)
+    forth = site.network("encoder", kind, widths, encoders, principal)
+
+    hidden_back = hidden[::-1]
+    kind_back = "module" if decoders else "mlp" if kind == "module" else kind
+    if decoders:
+        site.check_decoder(decoders[0], size)
+    elif isinstance(decoder, str):
+        check_choice("decoder", decoder, ("auto",))
+    else:
+        hidden_back = list(_sizes("decoder", decoder, least=0))
+        kind_back = "mlp" if kind == "conv" else kind_back
+    widths = (size, *hidden_back, site.n_features)
+    back = site.network("decoder", kind_back, widths, decoders, principal)
+
+    said_forth = kind if kind != "mlp" else [*hidden, size]
+    said_back = decoder if isinstance(decoder, str) else hidden_back
+    description = {
+        "encoder": type(encoders[0]).__qualname__ if encoders else said_forth,
+        "decoder": type(decoders[0]).__qualname__ if decoders else said_back,
+        "feature_shape": list(shape),
+        "code_size": size,
+        "n_rows": n_rows if n_rows is None else int(n_rows),
+        "stacking": stacking,
+    }
+    return Autoencoder(
+        forth,
+        back,
+        feature_shape=shape,
+        code_size=size,
+        n_restarts=len(site.seeds),
+        description=description,
+    )
+
+
+class _Site:
+    """What the networks of one call have in common: restarts, sizes, and the kind of tensors."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        seeds: Sequence[int],
+        stacking: Stacking,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.shape, self.n_features = shape, math.prod(shape)
+        self.seeds = _check_seeds(seeds)
+        self.generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
+        self.stacking: Stacking = check_choice("stacking", stacking, get_args(Stacking))
+        if not dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating point type, got {dtype}")
+        self.dtype, self.device = dtype, device
+
+    def network(
+        self,
+        name: str,
+        kind: str,
+        widths: tuple[int, ...],
+        modules: Sequence[nn.Module],
+        principal: Principal | None,
+    ) -> nn.Module:
+        forth = name == "encoder"
+        if kind == "module":
+            return self.stacked(name, modules, self.shape if forth else widths[:1])
+        if kind == "conv":
+            image = _image_shape(self.shape)
+            if forth:
+                return self.drawn(name, _conv_encoder(image, widths[-1]), image)
+            return self.drawn(name, _conv_decoder(image, widths[0]), widths[:1])
+        network = self.mlp(widths, zero_end=kind == "residual")
+        if kind == "mlp" or principal is None:
+            return network
+        mean, components = self.same(principal.mean[None]), self.same(principal.components)
+        if forth:
+            return _ResidualEncoder(mean, components, network)
+        return _ResidualDecoder(StackedLinear(components.mT.contiguous(), mean), network)
+
+    def mlp(self, widths: Sequence[int], *, zero_end: bool = False) -> nn.Sequential:
+        layers: list[nn.Module] = []
+        for n_in, n_out in pairwise(widths):
+            weight, bias = self.glorot(n_in, n_out), self.same(torch.zeros(1, n_out))
+            if zero_end and len(layers) == 2 * (len(widths) - 2):
+                weight.zero_()
+            layers += [StackedLinear(weight, bias), nn.ReLU(inplace=True)]
+        return nn.Sequential(*layers[:-1])
+
+    def drawn(self, name: str, template: nn.Module, row_shape: tuple[int, ...]) -> StackedModule:
+        """A built-in template with weights of each restart's own."""
+        weights = {
+            key: self.glorot(*p.shape) if p.ndim > 1 else self.same(torch.zeros(p.shape))
+            for key, p in template.named_parameters()
+        }
+        return self.module(name, template, row_shape, weights, {})
+
+    def stacked(
+        self, name: str, modules: Sequence[nn.Module], row_shape: tuple[int, ...]
+    ) -> StackedModule:
+        """A user's modules, one a restart."""
+        parameters = [dict(module.named_parameters()) for module in modules]
+        buffers = [dict(module.named_buffers()) for module in modules]
+        shapes = [
+            {k: tuple(v.shape) for k, v in (p | b).items()}
+            for p, b in zip(parameters, buffers, strict=True)
+        ]
+        for other in shapes:
+            if other != shapes[0]:
+                raise ValueError(
+                    f"{name} must return the same network at each call, "
+                    f"got tensors of {shapes[0]} and {other}"
+                )
+        return self.module(
+            name,
+            modules[0],
+            row_shape,
+            {key: self.stack([p[key] for p in parameters]) for key in parameters[0]},
+            {key: self.stack([b[key] for b in buffers]) for key in buffers[0]},
+        )
+
+    def module(
+        self,
+        name: str,
+        template: nn.Module,
+        row_shape: tuple[int, ...],
+        parameters: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+    ) -> StackedModule:
+        # The dropout of an encoder and that of its decoder must not draw the same numbers.
+        seeds = [_mix(seed, ("encoder", "decoder").index(name)) for seed in self.seeds]
+        return StackedModule(
+            template, row_shape, parameters, buffers, seeds=seeds, stacking=self.stacking
+        )
+
+    def glorot(self, *shape: int) -> Tensor:
+        """Uniform weights (R, *shape); the first two sizes are in and out, in either order."""
+        bound = math.sqrt(6.0 / (sum(shape[:2]) * math.prod(shape[2:])))
+        draws = []
+        for generator in self.generators:
+            draw = torch.empty(shape, dtype=torch.float64, device="cpu")
+            draws.append(draw.uniform_(-bound, bound, generator=generator).to(self.dtype))
+        return self.stack(draws)
+
+    def same(self, value: Tensor) -> Tensor:
+        """``value`` for each restart, (R, ...)."""
+        return self.stack([value] * len(self.seeds))
+
+    def stack(self, values: Sequence[Tensor]) -> Tensor:
+        stacked = torch.stack([value.detach() for value in values])
+        dtype = self.dtype if stacked.is_floating_point() else stacked.dtype
+        return stacked.to(self.device, dtype)
+
+    def user_modules(self, **networks: Network) -> list[list[nn.Module]]:
+        """For each network a module a restart; none where the network is a built-in kind."""
+        found: list[list[nn.Module]] = [[] for _ in networks]
+        for seed in self.seeds:
+            with _seeded(seed, self.device):
+                for modules, (name, network) in zip(found, networks.items(), strict=True):
+                    if callable(network):
+                        modules.append(_called(name, network))
+        return found
+
+    def code_size_of(self, encoder: nn.Module) -> int:
+        out = self.probe("encoder", encoder, self.shape)
+        if len(out) != 2 or out[0] != 2 or not out[1]:
+            raise ValueError(
+                f"encoder must map (B, {_csv(self.shape)}) to (B, d); "
+                f"(2, {_csv(self.shape)}) came out as {out}"
+            )
+        return out[1]
+
+    def check_decoder(self, decoder: nn.Module, size: int) -> None:
+        out = self.probe("decoder", decoder, (size,))
+        if out not in ((2, *self.shape), (2, self.n_features)):
+            raise ValueError(
+                f"decoder must map (B, {size}) to (B, {_csv(self.shape)}) or "
+                f"(B, {self.n_features}); (2, {size}) came out as {out}"
+            )
+
+    def probe(self, name: str, module: nn.Module, row_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of two rows of zeros after a copy of the module, in eval mode."""
+        module = copy.deepcopy(module).to(self.device, self.dtype).eval()
+        rows = torch.zeros(2, *row_shape, dtype=self.dtype, device=self.device)
+        try:
+            with torch.no_grad(), _seeded(0, self.device):
+                out = module(rows)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise ValueError(
+                f"{name} must take rows of shape (B, {_csv(row_shape)}); "
+                f"{type(module).__name__} failed on (2, {_csv(row_shape)}): {error}"
+            ) from error
+        if not isinstance(out, Tensor):
+            raise TypeError(f"{name} must return a tensor, got {type(out).__name__}")
+        return tuple(out.shape)
+
+
+def _conv_encoder(image: tuple[int, int, int], size: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    sides = _sides(image)
+    channels = (image[0], *CHANNELS)
+    for n_in, n_out, kernel in zip(channels, channels[1:], KERNELS[: len(sides) - 1], strict=False):
+        conv = nn.Conv2d(n_in, n_out, kernel, stride=2, padding=kernel // 2, device="meta")
+        layers += [conv, nn.ReLU()]
+    flat = channels[len(sides) - 1] * math.prod(sides[-1])
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(flat, size, device="meta"))
+
+
+def _conv_decoder(image: tuple[int, int, int], size: int) -> nn.Sequential:
+    sides = _sides(image)
+    channels = (image[0], *CHANNELS)
+    small = (channels[len(sides) - 1], *sides[-1])
+    linear = nn.Linear(size, math.prod(small), device="meta")
+    layers: list[nn.Module] = [linear, nn.ReLU(), nn.Unflatten(1, small)]
+    for stage in reversed(range(len(sides) - 1)):
+        # 2 m - 1 pixels come out of m: an even side lacks one.
+        missing = tuple(1 - side % 2 for side in sides[stage])
+        kernel = KERNELS[stage]
+        layers += [
+            nn.ConvTranspose2d(
+                channels[stage + 1],
+                channels[stage],
+                kernel,
+                stride=2,
+                padding=kernel // 2,
+                output_padding=cast("tuple[int, int]", missing),
+                device="meta",
+            ),
+            nn.ReLU(),
+        ]
+    return nn.Sequential(*layers[:-1])
+
+
+def _sides(image: tuple[int, int, int]) -> list[tuple[int, int]]:
+    """Height and width before the first stage and after each."""
+    sides = [image[1:]]
+    while min(sides[-1]) >= 4 and len(sides) <= len(CHANNELS):
+        height, width = sides[-1]
+        sides.append(((height + 1) // 2, (width + 1) // 2))
+    return sides
+
+
+def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """(C, H, W) of one row."""
+    if len(shape) == 1:
+        for channels in (1, 3):
+            side = math.isqrt(shape[0] // channels)
+            if channels * side * side == shape[0]:
+                shape = (channels, side, side)
+                break
+    elif len(shape) == 2:
+        shape = (1, *shape)
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise ValueError(
+            f"encoder='conv' needs images of at least 4 x 4 pixels, got rows of shape {shape}: "
+            "pass X as (n, channels, height, width)"
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def _without_values(module: nn.Module) -> nn.Module:
+    """A copy whose parameters and buffers are on the meta device; tied ones stay tied."""
+    memo: dict[int, Any] = {}  # deepcopy takes what its memo holds in place of a copy
+    for p in module.parameters():
+        memo[id(p)] = nn.Parameter(p.detach().to("meta"), requires_grad=False)
+    for b in module.buffers():
+        memo[id(b)] = b.detach().to("meta")
+    return copy.deepcopy(module, memo)
+
+
+def _draws_in_training(module: nn.Module) -> bool:
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return module.dropout > 0.0
+    drawing = isinstance(
+        module, _DropoutNd | nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d
+    )
+    return drawing or bool(getattr(module, "draws_in_training", False))
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's generators of the CPU and of ``device``, and put them back at the end."""
+    cuda = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed all devices
+        for each in cuda:
+            with torch.cuda.device(each):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+def _mix(seed: int, number: int) -> int:
+    """A seed of 63 bits from two whole numbers."""
+    return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0]) >> 1
+
+
+def _called(name: str, network: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+    module = network if isinstance(network, nn.Module) else network()
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"{name} must return an nn.Module, got {type(module).__name__}")
+    if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        raise ValueError(
+            f"{name} must have its parameters, but {type(module).__name__} is lazy: "
+            "run it on a batch before"
+        )
+    return module
+
+
+def _check_principal(principal: Principal | None, n_features: int) -> Principal:
+    if principal is None:
+        raise ValueError("encoder='residual' needs principal, see principal_components; got None")
+    mean, components = principal
+    if components.ndim != 2 or (*mean.shape, len(components)) != (n_features, n_features):
+        raise ValueError(
+            f"principal must be mean ({n_features},) and components ({n_features}, d), "
+            f"got {tuple(mean.shape)} and {tuple(components.shape)}"
+        )
+    return principal
+
+
+def _check_seeds(seeds: Any) -> tuple[int, ...]:
+    allowed = "seeds must be a sequence of whole numbers from 0 to 2**63 - 1, at least one"
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+        raise TypeError(f"{allowed}, got {seeds!r}")
+    whole = [isinstance(s, numbers.Integral) and not isinstance(s, bool) for s in seeds]
+    if not whole or not all(whole) or min(seeds) < 0 or max(seeds) >= 2**63:
+        raise ValueError(f"{allowed}, got {seeds!r}")
+    return tuple(map(int, seeds))
+
+
+def _sizes(name: str, sizes: object, *, least: int = 1) -> tuple[int, ...]:
+    """``sizes`` as a tuple of whole numbers of at least one."""
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+        also = "" if name == "feature_shape" else ", a known name, an nn.Module or a function"
+        raise TypeError(f"{name} must be a sequence of whole numbers{also}, got {sizes!r}")
+    if len(sizes) < least:
+        raise ValueError(f"{name} must hold at least {least} number, got {sizes!r}")
+    return tuple(check_positive_int(f"{name}[{i}]", size) for i, size in enumerate(sizes))
+
+
+def _csv(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))

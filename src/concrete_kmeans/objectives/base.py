@@ -1,0 +1,53 @@
+"""What the training loop asks of a method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from concrete_kmeans.data import Batch
+
+__all__ = ["Objective", "Verdict"]
+
+
+class Verdict(NamedTuple):
+    """What a monitor says of each restart, each (R,) of bool."""
+
+    stop: Tensor
+    """Converged: keep the state and go no further."""
+    discard: Tensor
+    """Collapsed: go back to the state of the check before, and no further."""
+
+
+class Objective:
+    """A loss over batches for R restarts; a method overrides what it needs.
+
+    Every tensor of :meth:`state` has the restarts on axis 0 and belongs to one of them alone, so
+    that the gradient of the summed losses keeps them apart.
+    """
+
+    #: Steps between calls of :meth:`refresh`; 0 for never.
+    refresh_every: int = 0
+
+    def parameters(self) -> list[Tensor]:
+        """What the optimiser moves, each (R, ...)."""
+        raise NotImplementedError
+
+    def state(self) -> list[Tensor]:
+        """All that a restart is made of, each (R, ...): parameters and what a step changes."""
+        return self.parameters()
+
+    def refresh(self) -> None:
+        """Look at all rows, every ``refresh_every`` steps."""
+
+    def loss(
+        self, batch: Batch, temperature: float, generators: Sequence[torch.Generator]
+    ) -> dict[str, Tensor]:
+        """Loss under ``"loss"``, and its parts for the history, each (R,)."""
+        raise NotImplementedError
+
+    def after_step(self, batch: Batch) -> None:
+        """Update what no gradient moves."""

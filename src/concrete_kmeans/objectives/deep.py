@@ -1,0 +1,171 @@
+"""What deep methods share: an autoencoder, centres in its code, and a watch over both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from concrete_kmeans import functional as F
+from concrete_kmeans.augment import Augment
+from concrete_kmeans.data import Batch
+from concrete_kmeans.networks import Autoencoder
+from concrete_kmeans.objectives.base import Objective, Verdict
+from concrete_kmeans.objectives.shallow import draw_far_row
+
+__all__ = ["ClusterWatch", "DeepObjective", "Found", "Reconstruction"]
+
+#: The code has shrunk when its variance is this part of what it was.
+SHRUNK = 1e-4
+#: Clusters have merged when their effective number, exp(entropy of the sizes), is this part of what
+#: it was.
+MERGED = 0.5
+
+
+class DeepObjective(Objective):
+    """A loss of codes, reconstructions and centres.
+
+    Parameters
+    ----------
+    network : Autoencoder
+        Of R restarts; trained in place.
+    centers : Tensor of shape (R, K, d)
+        Where to start; copied.
+    augment : callable, optional
+        Gives another view of a batch.
+    """
+
+    def __init__(
+        self, network: Autoencoder, centers: Tensor, *, augment: Augment | None = None
+    ) -> None:
+        self.network, self.augment = network, augment
+        self.centers = centers.detach().clone().requires_grad_()
+
+    def parameters(self) -> list[Tensor]:
+        """Weights of both networks, and the centres."""
+        return [*self.network.parameters(), self.centers]
+
+    def state(self) -> list[Tensor]:
+        """Parameters, and what normalising layers count."""
+        return [*self.network.parameters(), *self.network.buffers(), self.centers]
+
+    def view(self, batch: Batch, generators: Sequence[torch.Generator]) -> Tensor:
+        """Rows (R, B, D) as the network is to see them."""
+        return batch.rows if self.augment is None else self.augment(batch.rows, generators)
+
+    def reconstruction(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """Eq. 4 as a mean over the batch, (R,)."""
+        error = self.network.decode(codes) - rows
+        return (error * error).sum(-1).mean(-1)  # Eq. 4
+
+
+class Reconstruction(DeepObjective):
+    """Eq. 4 alone: pretraining of the autoencoder."""
+
+    def __init__(self, network: Autoencoder, *, augment: Augment | None = None) -> None:
+        first = next(network.parameters())
+        super().__init__(network, first.new_zeros(len(first), 1, 1), augment=augment)
+
+    def parameters(self) -> list[Tensor]:
+        """Weights of both networks."""
+        return list(self.network.parameters())
+
+    def loss(
+        self,
+        batch: Batch,
+        temperature: float,  # noqa: ARG002
+        generators: Sequence[torch.Generator],
+    ) -> dict[str, Tensor]:
+        """Eq. 4."""
+        rows = self.view(batch, generators)
+        return {"loss": self.reconstruction(rows, self.network.encode(rows))}
+
+
+class Found(NamedTuple):
+    """What a watch saw; each (R,)."""
+
+    revived: Tensor
+    """Centres that had lost all rows and were moved."""
+    merged: Tensor
+    shrunk: Tensor
+
+
+class ClusterWatch:
+    """Monitor of deep training: revives dead clusters, stops at rest, gives up on a collapse.
+
+    It looks at the nearest centres of a fixed sample of rows, never at labels of the user's.
+
+    Parameters
+    ----------
+    objective : DeepObjective
+    sample : Tensor of shape (S, D)
+    tol : float
+        A restart is at rest when at most this part of the sample changed its cluster since the
+        check before.
+    patience : int or None
+        Checks at rest before a restart stops; None for a method whose schedule is its own end, and
+        which may gather its clusters on the way: it is never stopped.
+    generators : sequence of R torch.Generator
+    """
+
+    def __init__(
+        self,
+        objective: DeepObjective,
+        sample: Tensor,
+        *,
+        tol: float,
+        patience: int | None,
+        generators: Sequence[torch.Generator],
+    ) -> None:
+        self.objective, self.sample = objective, sample
+        self.tol, self.patience, self.generators = tol, patience, generators
+        codes, self.labels, sizes = self._look()
+        self.spread = _spread(codes)
+        self.effective = _effective(sizes)
+        self.resting = torch.zeros_like(self.spread, dtype=torch.int64)
+        none = torch.zeros_like(self.spread, dtype=torch.bool)
+        self.found = Found(torch.zeros_like(self.resting), none, none.clone())
+
+    @torch.no_grad()
+    def check(self, step: int, running: Tensor) -> Verdict:  # noqa: ARG002
+        """Compare the sample's clusters with those of the check before."""
+        codes, labels, sizes = self._look()
+        shrunk = running & (_spread(codes) < SHRUNK * self.spread)
+        merged = running & (_effective(sizes) < MERGED * self.effective)
+        if self.patience is None:
+            merged = torch.zeros_like(merged)
+        dead = (sizes == 0) & (running & ~shrunk & ~merged).unsqueeze(-1)
+        for r, j in dead.nonzero().tolist():
+            row = draw_far_row(codes[r], self.objective.centers[r], self.generators[r])
+            self.objective.centers[r, j] = row
+        changed = (labels != self.labels).double().mean(-1)
+        rests = (changed <= self.tol) & ~dead.any(-1)
+        self.resting = torch.where(rests, self.resting + 1, 0)
+        self.labels = labels
+        was = self.found
+        self.found = Found(was.revived + dead.sum(-1), was.merged | merged, was.shrunk | shrunk)
+        if self.patience is None:
+            return Verdict(torch.zeros_like(running), shrunk)
+        return Verdict(self.resting >= self.patience, shrunk | merged)
+
+    @torch.no_grad()
+    def _look(self) -> tuple[Tensor, Tensor, Tensor]:
+        network = self.objective.network.eval()
+        (codes,) = F.at_least_float32(network.encode(self.sample))
+        network.train()
+        distances = F.squared_distances(codes, self.objective.centers)
+        labels = distances.argmin(-1)  # (R, S)
+        sizes = F.nearest_assignment(distances).mean(-2)  # (R, K)
+        return codes, labels, sizes
+
+
+def _spread(codes: Tensor) -> Tensor:
+    """Total variance of codes (R, S, d), (R,)."""
+    return codes.var(-2, correction=0).sum(-1)
+
+
+def _effective(sizes: Tensor) -> Tensor:
+    """Exponential of the entropy of cluster shares (R, K), (R,)."""
+    return (-torch.xlogy(sizes, sizes).sum(-1)).exp()

@@ -1,0 +1,232 @@
+"""First partitions: what the joint phase begins from, found without labels.
+
+The start decides the result and the joint phase confirms it, so the shipped one is a consensus of
+partitions that fail on different data (docs/deep.md has the study). All but ``k-means++`` look at a
+sample of the rows: their cost does not grow with the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from concrete_kmeans import functional as F
+from concrete_kmeans.graph import nearest_neighbours, neighbour_graph, spectral_vectors, vote
+from concrete_kmeans.lloyd import LloydResult, Rows, kmeans_plusplus, lloyd
+from concrete_kmeans.mixture import mixture_start
+from concrete_kmeans.networks import principal_components
+
+__all__ = ["STARTS", "Start", "find_start", "from_centers", "from_labels", "kmeans_start"]
+
+#: Rows that graphs, mixtures and their consensus look at.
+MAX_ROWS = 10_000
+#: k-means++ draws of which the one of lowest inertia is kept.
+N_STARTS = 10
+#: Principal components of the rows that a mixture is fitted to.
+N_COMPONENTS = 10
+#: Neighbours that vote on a row outside the sample.
+N_VOTERS = 5
+#: Rows of a chunk in which labels become one-hot.
+CHUNK = 2**16
+#: Weight of k-means on the rows in the consensus, beside one for each of the others. More of it
+#: costs NMI where clusters are not round, less where they are.
+KMEANS_WEIGHT = 1.0 / 3.0
+
+
+class Start(NamedTuple):
+    """Where the joint phase begins, of each restart."""
+
+    labels: Tensor
+    """(R, N)."""
+    centers: Tensor
+    """(R, K, d), means of the codes."""
+    nearest: bool
+    """Whether every row's centre is the nearest: if not, a warm-up has to make it so."""
+
+
+def find_start(
+    kind: str,
+    rows: Rows,
+    codes: Tensor,
+    n_clusters: int,
+    generators: Sequence[torch.Generator],
+) -> Start:
+    """First partition of R restarts by one of :data:`STARTS`.
+
+    Parameters
+    ----------
+    kind : str
+    rows : Rows of shape (N, D)
+        As the network sees them.
+    codes : Tensor of shape (R, N, d)
+    n_clusters : int
+    generators : sequence of R torch.Generator
+    """
+    n = codes.shape[1]
+    # fewer rows than a graph or a covariance can be made of: k-means
+    if kind == "k-means++" or n < max(3 * n_clusters, 12):
+        return kmeans_start(codes, n_clusters, generators)
+    index = torch.arange(n, device=codes.device)
+    if n > MAX_ROWS:  # evenly spread, and the same for every seed: restarts share graphs of rows
+        index = torch.arange(MAX_ROWS, device=codes.device) * n // MAX_ROWS
+    sample = _Sample(rows[index], n_clusters)
+    found = [
+        STARTS[kind](sample, own[index], generator)
+        for own, generator in zip(codes, generators, strict=True)
+    ]
+    if n == len(index):
+        return from_labels(codes, torch.stack(found), n_clusters)
+    labels = [
+        vote(part.unsqueeze(0), nearest_neighbours(own, own[index], N_VOTERS), n_clusters)
+        for part, own in zip(found, codes, strict=True)
+    ]
+    return from_labels(codes, torch.cat(labels), n_clusters)
+
+
+class _Sample:
+    """Sampled rows (S, D), and what all restarts share of them, computed when first asked for."""
+
+    def __init__(self, rows: Tensor, n_clusters: int) -> None:
+        self.rows, self.n_clusters = rows, n_clusters
+        self._vectors: Tensor | None = None
+        self._principal: Tensor | None = None
+
+    @property
+    def vectors(self) -> Tensor:
+        """Spectral vectors of the rows' neighbour graph, (S, K)."""
+        if self._vectors is None:
+            self._vectors = self.vectors_of(self.rows)
+        return self._vectors
+
+    @property
+    def principal(self) -> Tensor:
+        """Leading principal components, (S, at most N_COMPONENTS)."""
+        if self._principal is None:
+            d = min(N_COMPONENTS, *self.rows.shape)
+            mean, components = principal_components([self.rows], d)
+            self._principal = (self.rows - mean.to(self.rows)) @ components.to(self.rows)
+        return self._principal
+
+    def vectors_of(self, points: Tensor) -> Tensor:
+        found = spectral_vectors(neighbour_graph(points), self.n_clusters)
+        return torch.from_numpy(found).to(points)
+
+    def kmeans(self, points: Tensor, generator: torch.Generator) -> Tensor:
+        return kmeans_start(points.unsqueeze(0), self.n_clusters, [generator]).labels[0]
+
+    def mixture(self, points: Tensor, generator: torch.Generator) -> Tensor:
+        """A mixture whose covariances are pulled half-way to their mean.
+
+        Full covariances follow noise where rows are few, a common one misses the shapes: on seven
+        data sets the middle was better than both (docs/deep.md).
+        """
+        a_cluster = len(points) / self.n_clusters
+        return mixture_start(
+            points,
+            self.n_clusters,
+            generators=[generator],
+            n_starts=3,
+            prior_rows=a_cluster,
+            tol=1e-4,
+        ).labels[0]
+
+    def whitened(self, points: Tensor, generator: torch.Generator) -> Tensor:
+        """Points in which the clusters of k-means are round on average."""
+        labels = self.kmeans(points, generator).unsqueeze(0)
+        centers = from_labels(points.unsqueeze(0), labels, self.n_clusters).centers[0]
+        error = (points - centers[labels[0]]).double()
+        within = error.T @ error / len(points)
+        ridge = 1e-3 * within.diagonal().mean() + torch.finfo(torch.float32).tiny
+        within.diagonal().add_(ridge)
+        factor = torch.linalg.cholesky(within)
+        centred = (points - points.mean(0)).double()
+        return torch.linalg.solve_triangular(factor, centred.T, upper=False).T.to(points)
+
+
+def _mixture(sample: _Sample, codes: Tensor, generator: torch.Generator) -> Tensor:
+    """A full-covariance Gaussian mixture of the code."""
+    return mixture_start(codes, sample.n_clusters, generators=[generator], tol=1e-4).labels[0]
+
+
+def _graph(sample: _Sample, codes: Tensor, generator: torch.Generator) -> Tensor:
+    """Normalised cut of the neighbour graph of the whitened code."""
+    return sample.kmeans(sample.vectors_of(sample.whitened(codes, generator)), generator)
+
+
+def _consensus(sample: _Sample, codes: Tensor, generator: torch.Generator) -> Tensor:
+    """k-means on the one-hot labels of six partitions, of the rows and of the code."""
+    members = [
+        (1.0, sample.kmeans(sample.vectors, generator)),
+        (1.0, sample.mixture(sample.principal, generator)),
+        (1.0, sample.kmeans(sample.vectors_of(codes), generator)),
+        (1.0, _graph(sample, codes, generator)),
+        (1.0, sample.mixture(codes, generator)),
+        (KMEANS_WEIGHT, sample.kmeans(sample.rows, generator)),
+    ]
+    one_hot = torch.nn.functional.one_hot
+    votes = [weight**0.5 * one_hot(m, sample.n_clusters).to(codes) for weight, m in members]
+    return sample.kmeans(torch.cat(votes, -1), generator)
+
+
+#: A partition (S,) of a sample and its codes (S, d), by name.
+STARTS: dict[str, Callable[[_Sample, Tensor, torch.Generator], Tensor]] = {
+    "k-means++": lambda sample, codes, generator: sample.kmeans(codes, generator),
+    "mixture": _mixture,
+    "graph": _graph,
+    "consensus": _consensus,
+}
+
+
+def kmeans_start(
+    codes: Tensor, n_clusters: int, generators: Sequence[torch.Generator], n_starts: int = N_STARTS
+) -> Start:
+    """k-means++ and Lloyd's algorithm, the best of several draws by inertia.
+
+    Parameters
+    ----------
+    codes : Tensor of shape (R, N, d)
+    n_clusters : int
+    generators : sequence of R torch.Generator
+    n_starts : int
+    """
+
+    def draw() -> LloydResult:
+        return lloyd(codes, kmeans_plusplus(codes, n_clusters, generators=generators)[0])
+
+    best = draw()
+    for _ in range(n_starts - 1):
+        other = draw()
+        lower = other.inertia < best.inertia  # (R,)
+        pick = [
+            torch.where(lower.view(-1, *[1] * (new.ndim - 1)), new, old)
+            for new, old in zip(other, best, strict=True)
+        ]
+        best = LloydResult(*pick)
+    return Start(best.labels.long(), best.centers, nearest=True)
+
+
+def from_labels(codes: Tensor, labels: Tensor, n_clusters: int) -> Start:
+    """Start at given labels (R, N); a cluster without rows gets a centre at the mean of all."""
+    R, n, d = codes.shape
+    total = codes.new_zeros(R, n_clusters, d)
+    count = codes.new_zeros(R, n_clusters)
+    for begin in range(0, n, CHUNK):
+        part = slice(begin, begin + CHUNK)
+        hard = torch.nn.functional.one_hot(labels[:, part], n_clusters).to(codes.dtype)
+        total += hard.mT @ codes[:, part]  # a product: a scatter on CUDA adds in no fixed order
+        count += hard.sum(-2)
+    means = total / count.clamp_min(1.0).unsqueeze(-1)
+    empty = (count == 0).unsqueeze(-1)
+    return Start(labels, torch.where(empty, codes.mean(1, keepdim=True), means), nearest=False)
+
+
+def from_centers(codes: Tensor, centers: Tensor) -> Start:
+    """Start at given centres (R, K, d)."""
+    parts = [
+        F.squared_distances(codes[:, i : i + CHUNK], centers).argmin(-1)
+        for i in range(0, codes.shape[1], CHUNK)
+    ]
+    return Start(torch.cat(parts, 1), centers, nearest=True)
