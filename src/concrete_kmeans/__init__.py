@@ -10,13 +10,29 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from concrete_kmeans import datasets, functional, lloyd, metrics
-    from concrete_kmeans.estimators import ConcreteKMeans
+    from concrete_kmeans.estimators import (
+        DCN,
+        DEC,
+        DKM,
+        IDEC,
+        AutoencoderKMeans,
+        ClusterCollapseWarning,
+        ConcreteKMeans,
+        DeepConcreteKMeans,
+    )
     from concrete_kmeans.layer import ConcreteKMeansLayer
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ConcreteKMeans",
+    "DeepConcreteKMeans",
+    "AutoencoderKMeans",
+    "DEC",
+    "IDEC",
+    "DCN",
+    "DKM",
+    "ClusterCollapseWarning",
     "ConcreteKMeansLayer",
     "datasets",
     "functional",
@@ -24,7 +40,20 @@ __all__ = [
     "metrics",
 ]
 
-_HOME = {"ConcreteKMeans": "estimators", "ConcreteKMeansLayer": "layer"}
+_ESTIMATORS = (
+    "ConcreteKMeans",
+    "DeepConcreteKMeans",
+    "AutoencoderKMeans",
+    "DEC",
+    "IDEC",
+    "DCN",
+    "DKM",
+)
+_HOME = {
+    "ConcreteKMeansLayer": "layer",
+    "ClusterCollapseWarning": "estimators",
+    **dict.fromkeys(_ESTIMATORS, "estimators"),
+}
 
 
 def __getattr__(name: str) -> object:

@@ -90,9 +90,8 @@ def spectral_vectors(graph: sparse.csr_array, n_vectors: int) -> npt.NDArray[np.
     array of shape (N, n_vectors)
     """
     n = graph.shape[0]
-    root = 1.0 / np.sqrt(graph.sum(axis=1))
-    scaled = sparse.dia_array((root[None], [0]), shape=(n, n))
-    normal = scaled @ graph @ scaled
+    root = 1.0 / np.sqrt(np.asarray(graph.sum(axis=1), dtype=np.float64))
+    normal = sparse.csr_array(graph.multiply(root[:, None]).multiply(root[None]))
     if n_vectors >= n - 1 or n <= 4 * n_vectors:
         vectors = np.linalg.eigh(normal.toarray())[1][:, ::-1][:, :n_vectors]
     else:

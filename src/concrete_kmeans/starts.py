@@ -143,7 +143,8 @@ class _Sample:
         within.diagonal().add_(ridge)
         factor = torch.linalg.cholesky(within)
         centred = (points - points.mean(0)).double()
-        return torch.linalg.solve_triangular(factor, centred.T, upper=False).T.to(points)
+        white: Tensor = torch.linalg.solve_triangular(factor, centred.T, upper=False).T
+        return white.to(points)
 
 
 def _mixture(sample: _Sample, codes: Tensor, generator: torch.Generator) -> Tensor:

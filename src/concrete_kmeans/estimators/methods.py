@@ -36,10 +36,127 @@ AUTO_SIGMA2: dict[Form, float] = {"scaled": 0.15, "paper": 0.05}
 AUTO_BALANCE: dict[Form, float] = {"scaled": 1.0, "paper": 0.0}
 #: Epochs that hand a partition over to the network, its assignments held.
 WARM_UP_EPOCHS = 30
+#: Steps between two targets of DEC and IDEC.
+REFRESH_EVERY = 140
 
 
 class DeepConcreteKMeans(DeepClusterer):
-    """docstring"""
+    r"""Hard k-means in an embedding that is learned with it.
+
+    An autoencoder is pretrained, a first partition of its code is found without labels, and then
+    encoder, decoder and centres are trained together through sampled hard assignments (Algorithm 1
+    of the paper). Every default holds for any data; none was chosen with labels.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Number of clusters.
+    objective : {"scaled", "paper"}, default="scaled"
+        ``"paper"`` is Eq. 8 as printed, from a k-means++ start. ``"scaled"`` measures distances
+        relative to the spread of the code, so that it cannot win by shrinking it, and keeps
+        clusters from swallowing each other by ``balance``.
+    encoder : {"auto", "mlp", "residual", "conv"}, widths, nn.Module or callable, default="auto"
+        Widths such as ``(500, 500, 2000, 10)`` make an MLP; the last is the size of the code.
+        ``"auto"`` is ``"mlp"``: 500-500-10, less for few rows. ``"residual"`` begins as PCA.
+        ``"conv"`` is for images. A module maps rows (B, ...) to codes (B, d); a callable without
+        arguments returns one, called for each restart.
+    decoder : "auto", widths, nn.Module or callable, default="auto"
+        ``"auto"`` mirrors the encoder. Widths are those of the hidden layers, from the code out.
+    pretrained : fitted deep estimator, optional
+        Take its autoencoders (restart r for restart r) and its scaling instead of pretraining.
+    pretrain_epochs : int or "auto", default="auto"
+        Passes over the rows that train the autoencoder alone; 50, more for few rows.
+    epochs : int or "auto", default="auto"
+        Passes of joint training at most; 60, more for few rows. Training stops when the
+        clusters rest (``tol``).
+    batch_size : int, default=256
+    pretrain_learning_rate, learning_rate : float or (start, end), default=1e-3 and "auto"
+        Of Adam; a pair falls exponentially. ``"auto"`` is 3e-4.
+    clustering_weight : float or "auto", default="auto"
+        Lambda of Eq. 8; in the scaled form relative to (reconstruction / within-cluster distance)
+        at the start. ``"auto"`` is 1, and 0.3 for ``"paper"``.
+    balance : float or "auto", default="auto"
+        Pull of the mean assignment towards the cluster sizes of the start. ``"auto"`` is 1, and 0
+        for ``"paper"``.
+    sigma : float or "auto", default="auto"
+        Width of Eq. 5. ``"auto"`` sets ``sigma**2`` to 0.15 (``"paper"``: 0.05) times the mean
+        squared distance to the own centre at the start.
+    temperature : float or (start, end), default=(1.0, 0.1)
+        Tau of Eq. 6, falling exponentially over the joint epochs.
+    init : {"auto", "k-means++", "mixture", "graph", "consensus"}, centers or labels, default="auto"
+        The first partition of the code. ``"k-means++"`` is the paper's (10 draws, Lloyd);
+        ``"mixture"`` a full-covariance Gaussian mixture; ``"graph"`` the normalised cut of a
+        neighbour graph of the whitened code; ``"consensus"`` k-means on the votes of six
+        partitions of rows and code. ``"auto"`` is ``"consensus"``, or ``"k-means++"`` for
+        ``objective="paper"``. Or centres (n_clusters, code size), or whole-number labels
+        (n_samples,), or one set of either for each restart.
+    n_init : int, default=1
+        Restarts, trained together; the one that agrees best with the others is kept.
+    scale : {"auto", "global", "standard", "none"}, default="auto"
+        Centre the features and divide all by one number, or each by its own standard deviation.
+        ``"auto"`` decides by how unequal their variances are.
+    augment : callable or {"image", "noise", "dropout"}, optional
+        Gives another view of each batch to train on; assignments come from the rows themselves.
+        A callable takes rows (R, B, n_features), and generators if it has a parameter of that name.
+    tol : float or "auto", default="auto"
+        A restart is at rest when at most this part of the rows changed its cluster in an epoch;
+        1e-4, ten epochs in a row, by default.
+    clip_norm : float, optional
+        Largest norm of a restart's gradient.
+    stacking : {"vmap", "loop"}, default="vmap"
+        How restarts of convolutions and of your modules run: batched by ``torch.func``, or one
+        after another, which takes any module.
+    device : str or torch.device, default="auto"
+        A tensor is computed where it is; anything else on CUDA if there is any.
+    precision : {"float32", "tf32", "bfloat16", "float64"}, default="float32"
+        Of training. Distances and losses are float32 at least.
+    callbacks : list of callables, optional
+        Called with a :class:`concrete_kmeans.training.Event` about once an epoch; one that returns
+        True ends the phase.
+    verbose : int, default=0
+        Above 0, a progress bar on a terminal.
+    random_state : int, RandomState or None, default=None
+        Restart ``r`` is seeded with ``random_state + r``, and is what that seed gives alone. No
+        global random state is read or written; None draws a fresh seed.
+
+    Attributes
+    ----------
+    labels_ : array or Tensor of shape (n_samples,)
+        ``predict`` of the training rows.
+    cluster_centers_ : array or Tensor of shape (n_clusters, code size)
+        In the code; :meth:`decode_centers` gives them in the units of the rows.
+    inertia_ : float
+        Sum of squared distances in the code to the nearest centre.
+    n_iter_ : int
+        Gradient steps after pretraining.
+    restarts_ : list of DeepRestart
+        Label-free scores, labels and centres of every restart.
+    best_restart_ : int
+        The one that was kept.
+    history_ : list of Event
+        Losses by phase, about once an epoch.
+    n_features_in_ : int
+    feature_names_in_ : array of str
+        Only for input whose columns have names.
+    feature_shape_ : tuple of int
+        Shape of a row.
+
+    See Also
+    --------
+    ConcreteKMeans : Without a network.
+    ConcreteKMeansLayer : The same inside a network of yours.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_blobs
+    >>> from concrete_kmeans import DeepConcreteKMeans
+    >>> X, y = make_blobs(200, n_features=8, centers=3, random_state=0)
+    >>> model = DeepConcreteKMeans(3, encoder=(32, 2), epochs=5, random_state=0).fit(X)
+    >>> sorted(int(sum(model.labels_ == k)) for k in range(3))
+    [66, 67, 67]
+    >>> model.transform(X[:5]).shape, model.decode_centers().shape
+    ((5, 2), (3, 8))
+    """
 
     _defaults: ClassVar[Defaults] = Defaults(
         epochs=60,
@@ -194,7 +311,22 @@ class DeepConcreteKMeans(DeepClusterer):
 
 
 class AutoencoderKMeans(DeepClusterer):
-    """AE+KM"""
+    """An autoencoder, then k-means on its code: AE+KM of the paper's Table 2.
+
+    Parameters and attributes are those of :class:`DeepConcreteKMeans`. There is no joint phase:
+    ``epochs``, ``learning_rate``, ``tol`` are accepted, so that methods can be exchanged, and have
+    no part. ``init="auto"`` is ``"k-means++"``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from concrete_kmeans import DEC, AutoencoderKMeans
+    >>> X = np.random.default_rng(0).normal(size=(64, 6))
+    >>> ae = AutoencoderKMeans(2, encoder=(16, 2), pretrain_epochs=3, random_state=0).fit(X)
+    >>> ae.reconstruct(X).shape
+    (64, 6)
+    >>> dec = DEC(2, pretrained=ae, epochs=2, random_state=0).fit(X)  # no second pretraining
+    """
 
     _defaults: ClassVar[Defaults] = Defaults(epochs=0, learning_rate=1e-3)
 
@@ -203,49 +335,66 @@ class AutoencoderKMeans(DeepClusterer):
 
 
 class DEC(DeepClusterer):
-    """DEC"""
+    """Deep embedded clustering (Xie, Girshick, Farhadi 2016).
+
+    Parameters and attributes are those of :class:`DeepConcreteKMeans`, without its
+    ``objective``, ``balance``, ``sigma`` and ``temperature``. The target is computed over all rows
+    every 140 steps. ``"auto"`` values: SGD with momentum 0.9 and ``learning_rate=0.01``, at most
+    100 epochs, ``tol=1e-3``, ``init="k-means++"``. There is no ``clustering_weight``.
+    """
 
     _defaults: ClassVar[Defaults] = Defaults(
         epochs=100, learning_rate=1e-2, optimizer="sgd", tol=1e-3
     )
     _kernel = "student"
 
+    def _check_params(self) -> None:
+        super()._check_params()
+        if self._gamma() is None and self.clustering_weight != "auto":
+            raise ValueError(
+                "clustering_weight must be 'auto': DEC minimises one term; IDEC weighs two, "
+                f"got {self.clustering_weight!r}"
+            )
+
+    def _gamma(self) -> float | None:
+        """Weight of the divergence beside the reconstruction; None for no reconstruction."""
+        return None
+
     def _objective(self, fit: Fit, start: Start) -> DeepObjective:
         return EmbeddedClustering(
             fit.network,
             start.centers,
             fit.rows,
-            refresh_every=self._refresh_every(fit),
+            refresh_every=REFRESH_EVERY,
+            weight=self._gamma(),
             augment=self._augmentation(fit),
         )
-
-    def _refresh_every(self, fit: Fit) -> int:
-        return 140
 
     def _sigma2(self, fit: Fit, centers: Tensor) -> Tensor:  # noqa: ARG002
         return torch.ones_like(centers[:, 0, 0])
 
 
 class IDEC(DEC):
-    """IDEC"""
+    """DEC with the decoder kept in training (Guo, Gao, Liu, Yin 2017).
+
+    As :class:`DEC`, but Adam with ``learning_rate=1e-3``; ``clustering_weight`` is gamma, 0.1.
+    """
 
     _defaults: ClassVar[Defaults] = Defaults(
         epochs=100, learning_rate=1e-3, clustering_weight=0.1, tol=1e-3
     )
 
-    def _objective(self, fit: Fit, start: Start) -> DeepObjective:
-        return EmbeddedClustering(
-            fit.network,
-            start.centers,
-            fit.rows,
-            refresh_every=self._refresh_every(fit),
-            weight=self._weight(),
-            augment=self._augmentation(fit),
-        )
+    def _gamma(self) -> float | None:
+        return self._weight()
 
 
 class DCN(DeepClusterer):
-    """DCN"""
+    """Deep clustering network (Yang, Fu, Sidiropoulos, Hong 2017).
+
+    Parameters and attributes are those of :class:`DeepConcreteKMeans`, without its
+    ``objective``, ``balance``, ``sigma`` and ``temperature``. ``"auto"`` values: 50 epochs of Adam
+    with ``learning_rate=1e-3``, lambda ``clustering_weight=0.1``, ``init="k-means++"``.
+    """
 
     _defaults: ClassVar[Defaults] = Defaults(
         epochs=50, learning_rate=1e-3, clustering_weight=0.1, tol=1e-4, patience=10
@@ -262,7 +411,13 @@ class DCN(DeepClusterer):
 
 
 class DKM(DeepClusterer):
-    """DKM"""
+    """Deep k-means with an annealed softmax (Moradi Fard, Thonet, Gaussier 2020).
+
+    Parameters and attributes are those of :class:`DeepConcreteKMeans`, without its
+    ``objective``, ``balance``, ``sigma`` and ``temperature``. ``"auto"`` values: 100 epochs of Adam
+    with ``learning_rate=1e-3``, lambda ``clustering_weight=1``, ``init="k-means++"``. The
+    annealing is its schedule: it does not stop early.
+    """
 
     _defaults: ClassVar[Defaults] = Defaults(
         epochs=100, learning_rate=1e-3, clustering_weight=1.0, patience=None
