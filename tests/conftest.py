@@ -33,6 +33,15 @@ def load_or_skip():
 
 
 @pytest.fixture
+def short_warm_up(monkeypatch):
+    """For quick tests: the one phase of a deep fit whose length is no parameter."""
+    from concrete_kmeans.estimators import deep, methods
+
+    monkeypatch.setattr(deep, "LEAST_TRAINING_STEPS", 10)
+    monkeypatch.setattr(methods, "WARM_UP_EPOCHS", 4)
+
+
+@pytest.fixture
 def untouched_random_state():
     """The test must neither read nor write the global random states."""
     torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002

@@ -186,14 +186,14 @@ class TestTable1:
 
 
 class TestDemo:
-    def test_prints_three_methods_and_writes_nothing(self, tmp_path, monkeypatch):
+    def test_prints_five_methods_and_writes_nothing(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         code, text, err = ckm("demo", "--seeds", "2")
         assert (code, err) == (0, "")
         assert all(title in text for title in demo.TITLES.values())
-        assert all(word in text for word in ("NMI", "ARI", "ACC", "purity", "inertia", "s/fit"))
+        assert all(word in text for word in ("NMI", "ARI", "ACC", "purity", "seconds"))
         assert "n=2" in text
-        assert "none is selected" in text
+        assert "Every seed counts" in text
         assert "Read on:" in text
         assert list(tmp_path.iterdir()) == []
 
@@ -202,7 +202,7 @@ class TestDemo:
         assert ckm("demo", "--seeds", "1", "--out", str(path))[0] == 0
         record = json.loads(path.read_text("utf-8"))
         assert record["seeds"] == [0]
-        assert list(record["methods"]) == ["km", "lloyd", "ckm"]
+        assert list(record["methods"]) == ["km", "ae+km", "dcn", "dec", "ckm"]
         for cell in record["methods"].values():
             assert cell["summary"]["nmi"]["mean"] == cell["runs"][0]["nmi"]
         assert str(tmp_path) not in path.read_text("utf-8")

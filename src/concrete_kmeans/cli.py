@@ -103,7 +103,7 @@ def demo(
     ] = None,
     _debug: Debug = False,
 ) -> None:
-    """Cluster the handwritten digits that come with scikit-learn, in half a minute."""
+    """Cluster the handwritten digits that come with scikit-learn, in a minute or two."""
     from concrete_kmeans.experiments import demo as experiment
     from concrete_kmeans.experiments import results
 

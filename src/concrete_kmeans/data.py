@@ -422,7 +422,7 @@ def as_rows(X: Any, device: torch.device) -> Rows:
 def resolve_device(device: str | torch.device, X: object) -> torch.device:
     """Where to compute: a tensor's own device; for anything else CUDA if there, or the CPU."""
     if isinstance(X, Tensor):
-        if device != "auto" and not _same_device(torch.device(device), X.device):
+        if device != "auto" and not _same_device(_usable(device), X.device):
             raise ValueError(
                 f"device={str(device)!r} but X is on {X.device}: a tensor is never moved; "
                 "move it yourself or leave device='auto'"
@@ -430,6 +430,10 @@ def resolve_device(device: str | torch.device, X: object) -> torch.device:
         return X.device
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return _usable(device)
+
+
+def _usable(device: str | torch.device) -> torch.device:
     try:
         resolved = torch.device(device)
         torch.empty(0, device=resolved)

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy import sparse
-from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
 from concrete_kmeans.lloyd import kmeans_plusplus, lloyd
@@ -20,8 +21,8 @@ from concrete_kmeans.validation import check_positive_int
 
 __all__ = ["nearest_neighbours", "neighbour_graph", "spectral_labels", "spectral_vectors", "vote"]
 
-#: Neighbours of a row in the graph, and of a row outside it when they vote.
-N_NEIGHBOURS, N_VOTERS = 10, 5
+#: Neighbours of a row in the graph.
+N_NEIGHBOURS = 10
 #: Numbers in a block of distances.
 MAX_BLOCK = 2**24
 
@@ -65,13 +66,34 @@ def nearest_neighbours(
     return torch.cat(found)
 
 
-def neighbour_graph(rows: Tensor, n_neighbours: int = N_NEIGHBOURS) -> sparse.csr_array:
-    """Symmetric graph of rows (N, D): weight 1 between mutual neighbours, 1/2 where one is."""
+def neighbour_graph(
+    rows: Tensor, n_neighbours: int = N_NEIGHBOURS, *, least_part: float = 0.0
+) -> sparse.csr_array:
+    """Symmetric graph of rows (N, D): weight 1 between mutual neighbours, 1/2 where one is.
+
+    Connected parts of fewer rows than ``least_part`` are joined to their neighbours outside: a
+    dozen equal rows would otherwise be a perfect cut, and take a cluster each.
+    """
     n = len(rows)
-    index = nearest_neighbours(rows, rows, min(n_neighbours, n - 1), same=True).cpu().numpy()
-    k = index.shape[1]
-    ones = np.full(n * k, 0.5)
-    directed = sparse.csr_array((ones, index.ravel(), np.arange(0, n * k + 1, k)), shape=(n, n))
+    graph = _joined(
+        n, np.arange(n), nearest_neighbours(rows, rows, min(n_neighbours, n - 1), same=True)
+    )
+    part = connected_components(graph, directed=False)[1]
+    small = np.bincount(part)[part] < least_part  # (N,)
+    if small.any() and not small.all():
+        inside = torch.from_numpy(np.flatnonzero(small)).to(rows.device)
+        outside = torch.from_numpy(np.flatnonzero(~small)).to(rows.device)
+        k = min(n_neighbours, len(outside))
+        found = outside[nearest_neighbours(rows[inside], rows[outside], k)]
+        graph = graph + _joined(n, inside.cpu().numpy(), found)
+    return sparse.csr_array(graph)
+
+
+def _joined(n: int, nodes: npt.NDArray[np.int64], neighbours: Tensor) -> sparse.csr_array:
+    """Graph of n nodes with 1/2, both ways, from each of some nodes to its neighbours (M, k)."""
+    k = neighbours.shape[1]
+    place = np.repeat(nodes, k), neighbours.cpu().numpy().ravel()
+    directed = sparse.coo_array((np.full(len(nodes) * k, 0.5), place), shape=(n, n)).tocsr()
     return sparse.csr_array(directed + directed.T)
 
 
@@ -88,24 +110,44 @@ def spectral_vectors(graph: sparse.csr_array, n_vectors: int) -> npt.NDArray[np.
     Returns
     -------
     array of shape (N, n_vectors)
+        Fewer columns if the iteration did not find all.
     """
     n = graph.shape[0]
-    root = 1.0 / np.sqrt(np.asarray(graph.sum(axis=1), dtype=np.float64))
+    degrees = np.asarray(graph.sum(axis=1), dtype=np.float64)
+    root = 1.0 / np.sqrt(degrees)
     normal = sparse.csr_array(graph.multiply(root[:, None]).multiply(root[None]))
     if n_vectors >= n - 1 or n <= 4 * n_vectors:
         vectors = np.linalg.eigh(normal.toarray())[1][:, ::-1][:, :n_vectors]
     else:
-        # a fixed first vector: the same graph gives the same vectors
-        first = np.random.default_rng(0).random(n)
-        room = min(n - 1, max(4 * n_vectors, 60))
-        try:
-            _, vectors = eigsh(
-                normal, n_vectors, which="LA", ncv=room, tol=1e-4, maxiter=300, v0=first
-            )
-        except ArpackNoConvergence as stop:  # those found so far are the leading ones
-            vectors = stop.eigenvectors
+        vectors = _leading_vectors(normal, degrees, n_vectors)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, 1e-12))
+
+
+def _leading_vectors(
+    normal: sparse.csr_array, degrees: npt.NDArray[np.float64], n_vectors: int
+) -> npt.NDArray[np.float64]:
+    """Eigenvectors of the largest eigenvalues, (N, n_vectors)."""
+    # Every connected part has the eigenvalue one. Its vector is known, and has to be taken out: an
+    # iteration from one first vector finds a multiple eigenvalue only as far as rounding helps.
+    n, part = len(degrees), connected_components(normal, directed=False)[1]
+    largest = np.argsort(-np.bincount(part), kind="stable")[:n_vectors]
+    inside = np.sqrt(degrees)[:, None] * (part[:, None] == largest)  # (N, parts)
+    known: npt.NDArray[np.float64] = inside / np.linalg.norm(inside, axis=0)
+    n_unknown = n_vectors - known.shape[1]
+    if not n_unknown:
+        return known
+    rest = LinearOperator(
+        (n, n), matvec=lambda x: normal @ x - known @ (known.T @ x), dtype=np.float64
+    )
+    # a fixed first vector: the same graph gives the same vectors
+    first = np.random.default_rng(0).random(n)
+    room = min(n - 1, max(4 * n_vectors, 60))
+    try:
+        _, found = eigsh(rest, n_unknown, which="LA", ncv=room, tol=1e-4, maxiter=300, v0=first)
+    except ArpackNoConvergence as stop:  # those found so far are the leading ones
+        found = np.asarray(stop.eigenvectors, dtype=np.float64)
+    return np.hstack([known, found[:, ::-1]])
 
 
 def spectral_labels(

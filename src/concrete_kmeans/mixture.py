@@ -513,7 +513,10 @@ def _joined(first: MixtureResult, second: MixtureResult) -> MixtureResult:
 def _likeliest(result: MixtureResult, R: int) -> MixtureResult:
     """Of starts stacked start by start, the best of each restart."""
     value = result.log_likelihood.view(-1, R)
-    index = value.argmax(0) * R + torch.arange(R, device=value.device)
+    # the first of those that rounding alone tells apart: equal but for the order of their clusters
+    best = value.amax(0)
+    first = (value >= best - 1e-9 * (1.0 + best.abs())).int().argmax(0)
+    index = first * R + torch.arange(R, device=value.device)
     return MixtureResult(*(part[index] for part in result))
 
 

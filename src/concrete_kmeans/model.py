@@ -53,8 +53,9 @@ class Model:
         network = self.network
         widths = [max(p.shape[1:]) for p in network.parameters() if p.ndim > 1]
         # a convolution's output is wider than its weights: 32 channels of half the height and width
-        widest = max(8 * network.n_features if len(network.feature_shape) > 1 else 0, *widths)
-        return max(1, MAX_CHUNK // (network.n_restarts * max(widest, network.n_features)))
+        pixels = 8 * network.n_features if len(network.feature_shape) > 1 else 0
+        widest: int = max(pixels, network.n_features, *self.centers.shape[1:], *widths)
+        return max(1, MAX_CHUNK // (network.n_restarts * widest))
 
     @torch.inference_mode()
     def map(self, rows: Rows, function: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:

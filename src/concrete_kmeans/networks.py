@@ -31,6 +31,7 @@ __all__ = [
     "StackedModule",
     "Stacking",
     "build_autoencoder",
+    "check_sizes",
     "default_widths",
     "principal_components",
 ]
@@ -512,14 +513,14 @@ def build_autoencoder(
     >>> autoencoder.encode(torch.zeros(4, 6)).shape
     torch.Size([2, 4, 2])
     """
-    shape = _sizes("feature_shape", feature_shape)
+    shape = check_sizes("feature_shape", feature_shape)
     site = _Site(shape, seeds, stacking, dtype, torch.device(device))
     encoders, decoders = site.user_modules(encoder=encoder, decoder=decoder)
     *hidden, size = default_widths(site.n_features, n_rows)
     if encoders:
         kind, size = "module", site.code_size_of(encoders[0])
     elif not isinstance(encoder, str):
-        kind, (*hidden, size) = "mlp", _sizes("encoder", encoder)
+        kind, (*hidden, size) = "mlp", check_sizes("encoder", encoder)
     else:
         kind = check_choice("encoder", encoder, ("mlp", "residual", "conv"))
         size = size if code_size is None else check_positive_int("code_size", code_size)
@@ -538,7 +539,7 @@ def build_autoencoder(
     elif isinstance(decoder, str):
         check_choice("decoder", decoder, ("auto",))
     else:
-        hidden_back = list(_sizes("decoder", decoder, least=0))
+        hidden_back = list(check_sizes("decoder", decoder, least=0))
         kind_back = "mlp" if kind == "conv" else kind_back
     widths = (size, *hidden_back, site.n_features)
     back = site.network("decoder", kind_back, widths, decoders, principal)
@@ -856,7 +857,7 @@ def _check_seeds(seeds: Any) -> tuple[int, ...]:
     return tuple(map(int, seeds))
 
 
-def _sizes(name: str, sizes: object, *, least: int = 1) -> tuple[int, ...]:
+def check_sizes(name: str, sizes: object, *, least: int = 1) -> tuple[int, ...]:
     """``sizes`` as a tuple of whole numbers of at least one."""
     if not isinstance(sizes, Sequence) or isinstance(sizes, str):
         also = "" if name == "feature_shape" else ", a known name, an nn.Module or a function"

@@ -193,6 +193,8 @@ def train(
                 run.note(step, parts)
                 if (step + 1) % settings.check_every == 0 and run.check(step, monitor):
                     break
+            if run.trace:  # of the steps after the last check, callbacks are told as well
+                run.check(run.n_steps - 1, None)
     except KeyboardInterrupt as stop:
         raise Interrupted(run.end()) from stop
     return run.end()
@@ -283,16 +285,21 @@ def _over(restarts: Tensor, like: Tensor) -> Tensor:
 
 
 def _finite(state: Sequence[Tensor]) -> Tensor:
-    parts = [part.detach().flatten(1).isfinite().all(1) for part in state if part.ndim > 1]
+    parts = [_flat(part.detach()).isfinite().all(1) for part in state]
     return torch.stack(parts).all(0)
+
+
+def _flat(part: Tensor) -> Tensor:
+    """A row for each restart, (R, ...) to (R, n); of a module's scalar, (R,) to (R, 1)."""
+    return part.reshape(len(part), -1)
 
 
 @torch.no_grad()
 def _clip(parameters: Sequence[Tensor], largest: float) -> None:
     """Scale down each restart's gradient on its own: a common norm would couple them."""
     gradients = [p.grad for p in parameters if p.grad is not None]
-    squares = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients]
-    norms = torch.stack(squares).norm(dim=0)  # (R,)
+    parts = [torch.linalg.vector_norm(_flat(g), dim=1) for g in gradients]
+    norms = torch.stack(parts).norm(dim=0)  # (R,)
     scale = (largest / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
     for gradient in gradients:
         gradient *= _over(scale, gradient)

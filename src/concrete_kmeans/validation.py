@@ -33,11 +33,12 @@ def check_positive(name: str, value: object, *, also: str = "") -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def check_not_negative(name: str, value: object) -> float:
+def check_not_negative(name: str, value: object, *, also: str = "") -> float:
     """Return ``value`` as a float if it is a finite number of at least zero."""
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not (math.isfinite(float(value)) and float(value) >= 0.0):  # type: ignore[arg-type]
-        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+        allowed = "a finite number of at least 0" + (f" or {also}" if also else "")
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
     return float(value)  # type: ignore[arg-type]
 
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast, ge
 
 import numpy as np
 import torch
-from scipy import sparse
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -19,7 +18,7 @@ from sklearn.base import (
 )
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -37,13 +36,21 @@ from concrete_kmeans.data import (
     pieces,
     resolve_device,
 )
-from concrete_kmeans.estimators.inputs import Array, Schedule, like_input, seed_from, start_and_end
+from concrete_kmeans.estimators.inputs import (
+    Array,
+    Schedule,
+    check_seed,
+    like_input,
+    seed_from,
+    start_and_end,
+)
 from concrete_kmeans.lloyd import Rows
 from concrete_kmeans.metrics import ari
 from concrete_kmeans.model import Model
 from concrete_kmeans.networks import (
     Autoencoder,
     build_autoencoder,
+    check_sizes,
     default_widths,
     principal_components,
 )
@@ -77,6 +84,8 @@ Scale: TypeAlias = Literal["auto", "none", "global", "standard"]
 
 #: What ``init`` may say.
 INITS = ("auto", *STARTS)
+#: What ``encoder`` may say.
+ENCODERS = ("auto", "mlp", "residual", "conv")
 #: Epochs of pretraining; and steps of a phase, at least, where rows are few.
 PRETRAIN_EPOCHS, LEAST_TRAINING_STEPS = 50, 150
 #: ``scale="auto"``: part of the features that carry the variance under which each gets a factor of
@@ -136,6 +145,10 @@ class Fit:
     generators: list[torch.Generator]
     network: Autoencoder
     defaults: Defaults
+    given: Tensor | None
+    """The user's labels (R, N) or centres (R, K, d)."""
+    objective: DeepObjective | None = None
+    """Of the joint phase."""
     history: list[Event] = field(default_factory=list)
     status: list[str] = field(default_factory=list)
     n_iter: list[int] = field(default_factory=list)
@@ -145,6 +158,16 @@ class Fit:
     def n_rows(self) -> int:
         """Number of rows."""
         return int(self.rows.shape[0])
+
+    @property
+    def failed(self) -> list[bool]:
+        """Restarts whose loss was not finite."""
+        return [status.startswith("failed") for status in self.status]
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.interrupted is not None or all(self.failed)
 
     def model(self, centers: Tensor, sigma2: Tensor) -> Model:
         """Of the networks as they are."""
@@ -234,28 +257,29 @@ class DeepClusterer(
         """
         self._check_params()
         X, source = self._open(X, reset=True)
-        fit = self._prepare(X, source)
+        fit = self._prepare(source)
         self._pretrain(fit)
         start = self._start(fit)
         centers = start.centers
-        if fit.interrupted is None:
+        if not fit.over:
             centers = self._joint(fit, start)
         self._finish(X, fit, centers)
         if fit.interrupted is not None:
             raise fit.interrupted
         return self
 
-    def _prepare(self, X: Any, source: Source) -> Fit:
+    def _prepare(self, source: Source) -> Fit:
         if source.rows.shape[0] < self.n_clusters:
             raise ValueError(
                 f"n_samples={source.rows.shape[0]} should be >= n_clusters={self.n_clusters}"
             )
+        resolve_augment(self.augment, source.feature_shape)  # or its error, before any work
         seed = seed_from(self.random_state)
         seeds = [seed + r for r in range(self.n_init)]
         device = source.rows.device
         generators = [torch.Generator(device).manual_seed(s) for s in seeds]
         if self.pretrained is None:
-            scaling = self._fit_scaling(X, source.rows)
+            scaling = self._fit_scaling(source.rows)
             rows = Scaled(source.rows, scaling)
             network = self._build(rows, source.feature_shape, seeds)
         else:
@@ -263,16 +287,23 @@ class DeepClusterer(
             rows = Scaled(source.rows, scaling)
         self.feature_shape_ = source.feature_shape
         fit = Fit(
-            rows, scaling, source.feature_shape, seeds, generators, network, self._method_defaults()
+            rows,
+            scaling,
+            source.feature_shape,
+            seeds,
+            generators,
+            network,
+            self._method_defaults(),
+            self._given_init(int(rows.shape[0]), network.code_size),
         )
         fit.status, fit.n_iter = ["done"] * self.n_init, [0] * self.n_init
         return fit
 
-    def _fit_scaling(self, X: Any, rows: Rows) -> Scaling:
+    def _fit_scaling(self, rows: Rows) -> Scaling:
         kind: str = self.scale
         if kind == "auto":
             kind = choose_scale(feature_moments(rows))
-        return fit_scaling(rows, kind, sparse=sparse.issparse(X))
+        return fit_scaling(rows, kind)
 
     def _build(self, rows: Rows, feature_shape: tuple[int, ...], seeds: list[int]) -> Autoencoder:
         encoder = (
@@ -325,28 +356,28 @@ class DeepClusterer(
     def _start(self, fit: Fit) -> Start:
         """First partition of the code, after ``init``."""
         codes = _untrained(fit).codes(fit.rows)
-        if isinstance(self.init, str):
+        if fit.given is None:
             name = fit.defaults.init if self.init == "auto" else self.init
-            if fit.interrupted is not None:
+            if fit.over:
                 name = "k-means++"  # the quickest that leaves a usable estimator
             return find_start(name, fit.rows, codes, self.n_clusters, fit.generators)
-        return self._given_start(codes)
+        given = fit.given.to(codes.device)
+        if given.dtype.is_floating_point:
+            return from_centers(codes, given.to(codes.dtype))
+        return from_labels(codes, given, self.n_clusters)
 
-    def _given_start(self, codes: Tensor) -> Start:
-        """Start at the user's labels or centres."""
-        R, n, d = codes.shape
-        given = (
-            self.init if isinstance(self.init, Tensor) else torch.from_numpy(np.array(self.init))
-        )
-        given = given.to(codes.device)
-        K = self.n_clusters
+    def _given_init(self, n: int, d: int) -> Tensor | None:
+        """Labels (R, N) or centres (R, K, d) of the user's; None where ``init`` names a start."""
+        if isinstance(self.init, str):
+            return None
+        given, R, K = _numbers(self.init), self.n_init, self.n_clusters
         if not given.dtype.is_floating_point and tuple(given.shape) in ((n,), (R, n)):
             if int(given.min()) < 0 or int(given.max()) >= K:
                 raise ValueError(
                     f"init as labels must be whole numbers from 0 to n_clusters - 1 = {K - 1}, "
                     f"got {int(given.min())} to {int(given.max())}"
                 )
-            return from_labels(codes, given.long().expand(R, n), K)
+            return given.long().expand(R, n)
         if tuple(given.shape) not in ((K, d), (R, K, d)):
             raise ValueError(
                 f"init must be labels of shape ({n},) or ({R}, {n}), or centers of shape "
@@ -355,7 +386,7 @@ class DeepClusterer(
             )
         if not bool(given.isfinite().all()):
             raise ValueError("init must give finite centers; it holds NaN or infinity")
-        return from_centers(codes, given.to(codes.dtype).expand(R, K, d))
+        return given.double().expand(R, K, d)
 
     def _joint(self, fit: Fit, start: Start) -> Tensor:
         """Train networks and centres together; return the centres (R, K, d)."""
@@ -364,9 +395,9 @@ class DeepClusterer(
             epochs = epochs_for(fit.n_rows, self.batch_size, epochs)
         if not epochs:
             return start.centers
-        objective = self._objective(fit, start)
-        self._train(fit, objective, "joint", epochs, self._rate(), watch=True)
-        return objective.centers.detach()
+        fit.objective = self._objective(fit, start)
+        self._train(fit, fit.objective, "joint", epochs, self._rate(), watch=True)
+        return fit.objective.centers.detach()
 
     def _objective(self, fit: Fit, start: Start) -> DeepObjective:
         """What the joint phase minimises."""
@@ -387,7 +418,7 @@ class DeepClusterer(
         watch: bool,
     ) -> None:
         """Run a phase and note what became of each restart."""
-        if fit.interrupted is not None:
+        if fit.over:
             return
         fit.network.train()
         batches = Batches(fit.rows, None, self.batch_size, fit.generators)
@@ -450,8 +481,7 @@ class DeepClusterer(
         inertia = model.nearest(fit.rows).double().sum(-1)
         reconstruction = model.reconstruction_error(fit.rows)
         agreement = restart_agreement(labels)
-        failed = [status.startswith("failed") for status in fit.status]
-        best = choose_restart(labels, agreement, inertia, failed)
+        best = choose_restart(labels, agreement, inertia, fit.failed)
         self._model = model
         self.best_restart_ = best
         self._fitted = model.select(best)
@@ -484,7 +514,7 @@ class DeepClusterer(
 
     def _report_troubles(self, fit: Fit, labels: Tensor) -> None:
         best = self.best_restart_
-        if all(status.startswith("failed") for status in fit.status):
+        if all(fit.failed):
             raise FloatingPointError(
                 f"the loss was not finite: restart {best} (seed {fit.seeds[best]}) "
                 f"{fit.status[best]}; the last good state is kept. Lower the learning rate, set "
@@ -549,7 +579,7 @@ class DeepClusterer(
         """Centres in the units and the shape of a row, (n_clusters, ...)."""
         check_is_fitted(self)
         decoded = self._in_units(self._fitted.decoded_centers())[0]
-        return decoded if isinstance(self.cluster_centers_, Tensor) else decoded.cpu().numpy()
+        return like_input(self.cluster_centers_)(decoded)
 
     def score(self, X: Any, y: object = None) -> float:  # noqa: ARG002
         """Minus the sum of squared distances in the code to the nearest centre."""
@@ -604,9 +634,9 @@ class DeepClusterer(
         start_and_end("pretrain_learning_rate", self.pretrain_learning_rate)
         self._rate()
         if self.tol != "auto":
-            check_not_negative("tol", self.tol)
+            check_not_negative("tol", self.tol, also="'auto'")
         if self.clustering_weight != "auto":
-            check_not_negative("clustering_weight", self.clustering_weight)
+            check_not_negative("clustering_weight", self.clustering_weight, also="'auto'")
         if self.clip_norm is not None:
             check_positive("clip_norm", self.clip_norm, also="None")
         check_choice("scale", self.scale, get_args(Scale))
@@ -614,16 +644,31 @@ class DeepClusterer(
         check_choice("precision", self.precision, get_args(Precision))
         if isinstance(self.init, str):
             check_choice("init", self.init, INITS)
-        if self.pretrained is not None and not isinstance(self.pretrained, DeepClusterer):
+        self._check_networks()
+        check_seed(self.random_state)
+        verbose = self.verbose
+        check_whole("verbose", int(verbose) if isinstance(verbose, bool) else verbose)
+        callbacks = () if self.callbacks is None else self.callbacks
+        if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
             raise TypeError(
-                "pretrained must be a fitted deep estimator of this package or None, "
-                f"got {type(self.pretrained).__name__}"
+                f"callbacks must be a sequence of callables or None, got {self.callbacks!r}"
             )
-        if isinstance(self.encoder, str):
-            check_choice("encoder", self.encoder, ("auto", "mlp", "residual", "conv"))
-        for callback in self.callbacks or ():
-            if not callable(callback):
-                raise TypeError(f"callbacks must be callables, got {callback!r}")
+
+    def _check_networks(self) -> None:
+        for name, named, least in (("encoder", ENCODERS, 1), ("decoder", ("auto",), 0)):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                check_choice(name, value, named)
+            elif not callable(value):
+                check_sizes(name, value, least=least)
+        other = self.pretrained
+        if other is None:
+            return
+        allowed = "pretrained must be a fitted deep estimator of this package or None, got"
+        if not isinstance(other, DeepClusterer):
+            raise TypeError(f"{allowed} {type(other).__name__}")
+        if not other.__sklearn_is_fitted__():
+            raise ValueError(f"{allowed} {type(other).__name__}, which is not fitted yet")
 
     def _method_defaults(self) -> Defaults:
         return self._defaults
@@ -638,28 +683,43 @@ class DeepClusterer(
         return self._method_defaults().clustering_weight if auto else float(self.clustering_weight)
 
     def _augmentation(self, fit: Fit) -> Any:
-        return resolve_augment(self.augment, fit.feature_shape)
+        black = torch.zeros(fit.network.n_features, device=fit.rows.device)
+        return resolve_augment(self.augment, fit.feature_shape, background=fit.scaling(black))
 
     def _open(self, X: Any, *, reset: bool) -> tuple[Any, Source]:
         """X checked, and as a source of rows on the device."""
         device = resolve_device(self.device, X)
         dtype = torch.float64 if self.precision == "float64" else torch.float32
+        if not reset:
+            dtype = self._fitted.centers.dtype
+        named = False
         if isinstance(X, Tensor):
-            X = X.detach() if X.dtype in INTEGERS else check_tensor(X.flatten(1)).view(X.shape)
+            X = _checked(X)
         elif not isinstance(X, Dataset):
-            X = validate_data(
-                self, X, reset=reset, accept_sparse="csr", dtype="numeric", allow_nd=True
-            )
+            named = getattr(X, "ndim", 2) <= 2
+            if named:
+                X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric")
+            else:  # scikit-learn takes the height of an image for its features
+                X = check_array(X, dtype="numeric", allow_nd=True, estimator=self, input_name="X")
         source = open_rows(X, device=device, dtype=dtype)
-        if isinstance(X, Tensor | Dataset) or len(source.feature_shape) > 1:
+        if not named:
             if reset:
                 self.n_features_in_ = int(source.rows.shape[1])
+                self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
             elif source.rows.shape[1] != self.n_features_in_:
                 raise ValueError(
                     f"X has {source.rows.shape[1]} features, but {type(self).__name__} is "
                     f"expecting {self.n_features_in_} features as input"
                 )
         return X, source
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_fitted")
+
+    def __sklearn_clone__(self) -> Self:
+        fresh = super().__sklearn_clone__()
+        fresh.pretrained = self.pretrained  # a clone of it would have no networks to give
+        return cast("Self", fresh)
 
     @property
     def _n_features_out(self) -> int:
@@ -715,6 +775,29 @@ def choose_restart(
     score = agreement if R > 2 else -inertia.cpu()
     score = score.where(~torch.tensor(failed), -torch.inf)
     return int(score.argmax())
+
+
+def _numbers(init: Any) -> Tensor:
+    """Whole numbers or floats of the user's."""
+    if isinstance(init, Tensor):
+        return init.detach()
+    try:
+        given = np.asarray(init)
+    except ValueError:  # lists of unequal length
+        given = np.empty(0, dtype=object)
+    if given.dtype.kind not in "iuf":
+        raise TypeError(
+            f"init must be one of {', '.join(map(repr, INITS))}, labels or centers, got {init!r}"
+        )
+    return torch.from_numpy(given.astype(np.float64 if given.dtype.kind == "f" else np.int64))
+
+
+def _checked(X: Tensor) -> Tensor:
+    """Detached and finite, of any shape; integers as they are."""
+    if X.dtype in INTEGERS:
+        return X.detach()
+    flat = X.flatten(1) if X.ndim > 2 and X.layout == torch.strided else X
+    return check_tensor(flat).view(X.shape)
 
 
 def _sample(rows: Rows, size: int) -> Tensor:

@@ -14,14 +14,30 @@ from torch import Tensor
 
 from concrete_kmeans.validation import check_positive
 
-__all__ = ["Array", "Schedule", "like_input", "seed_from", "start_and_end"]
+__all__ = ["Array", "Schedule", "check_seed", "like_input", "seed_from", "start_and_end"]
 
 Array: TypeAlias = npt.NDArray[Any] | Tensor
 Schedule: TypeAlias = float | tuple[float, float]
 
+#: Seeds of all restarts are to be below 2**63.
+MAX_SEED = 2**62
+
+
+def check_seed(random_state: object) -> None:
+    """Refuse what is no seed; nothing is drawn."""
+    if random_state in (None, np.random) or isinstance(random_state, np.random.RandomState):
+        return
+    whole = isinstance(random_state, numbers.Integral) and not isinstance(random_state, bool)
+    if not whole or not 0 <= int(random_state) < MAX_SEED:  # type: ignore[call-overload]
+        raise ValueError(
+            "random_state must be a whole number of at least 0, and below 2**62, a RandomState or "
+            f"None, got {random_state!r}"
+        )
+
 
 def seed_from(random_state: int | np.random.RandomState | None) -> int:
     """The seed of restart 0; a fresh one for None."""
+    check_seed(random_state)
     if random_state is None:
         return secrets.randbelow(2**31)
     if isinstance(random_state, numbers.Integral):

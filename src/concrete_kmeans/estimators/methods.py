@@ -236,7 +236,7 @@ class DeepConcreteKMeans(DeepClusterer):
         if self.sigma != "auto":
             check_positive("sigma", self.sigma, also="'auto'")
         if self.balance != "auto":
-            check_not_negative("balance", self.balance)
+            check_not_negative("balance", self.balance, also="'auto'")
 
     def _method_defaults(self) -> Defaults:
         return self._paper if self.objective == "paper" else self._defaults
@@ -262,7 +262,7 @@ class DeepConcreteKMeans(DeepClusterer):
             else torch.full_like(scales.within, float(self.sigma) ** 2)
         )
         balance = AUTO_BALANCE[self.objective] if self.balance == "auto" else float(self.balance)
-        objective = Concrete(
+        return Concrete(
             fit.network,
             start.centers,
             scales,
@@ -273,8 +273,6 @@ class DeepConcreteKMeans(DeepClusterer):
             held=held,
             augment=self._augmentation(fit),
         )
-        self._last = objective
-        return objective
 
     def _scales(self, fit: Fit, start: Start) -> Scales:
         """Of the code and the partition at the start."""
@@ -300,8 +298,8 @@ class DeepConcreteKMeans(DeepClusterer):
 
     def _sigma2(self, fit: Fit, centers: Tensor) -> Tensor:
         """Sigma of Eq. 5 as training had it, in the units of the code as it is now."""
-        objective: Concrete | None = self.__dict__.pop("_last", None)
-        if objective is None:
+        objective = fit.objective
+        if not isinstance(objective, Concrete):  # no joint phase
             return super()._sigma2(fit, centers)
         sigma2 = objective.sigma.square()
         if self.objective == "scaled":

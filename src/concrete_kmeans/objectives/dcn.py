@@ -81,7 +81,9 @@ class AlternatingClustering(DeepObjective):
     @torch.no_grad()
     def after_step(self, batch: Batch) -> None:
         """(DCN, 6) and (DCN, 8) for the rows of the batch."""
-        (codes,) = F.at_least_float32(self.network.encode(batch.rows))
+        network = self.network.eval()  # as predict will see the rows: dropout is for the gradient
+        (codes,) = F.at_least_float32(network.encode(batch.rows))
+        network.train()
         hard = F.nearest_assignment(F.squared_distances(codes, self.centers))  # (R, B, K)
         self.labels.scatter_(1, batch.index, hard.argmax(-1))
         # the rows of a cluster one after another, in closed form: (c m + sum z) / (c + n)

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import io
+import sys
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from sklearn.datasets import make_blobs, make_moons
+from sklearn.metrics import adjusted_rand_score
+
+from concrete_kmeans import starts
+from concrete_kmeans.progress import progress_bar
+from concrete_kmeans.starts import STARTS, find_start, from_centers, from_labels, kmeans_start
+from concrete_kmeans.training import Event
+
+KINDS = list(STARTS)
+
+
+def generators(*seeds):
+    return [torch.Generator().manual_seed(s) for s in seeds]
+
+
+def blobs(n=240, centers=4, d=5, std=1.0, seed=0):
+    X, y = make_blobs(n, n_features=d, centers=centers, cluster_std=std, random_state=seed)
+    return torch.from_numpy(X).float(), y
+
+
+def views(rows, seeds):
+    """Codes (R, N, D): the rows, turned and stretched a little, for each restart otherwise."""
+    d = rows.shape[1]
+    turns = [torch.linalg.qr(torch.randn(d, d, generator=g))[0] for g in generators(*seeds)]
+    return torch.stack([rows @ turn * torch.linspace(1.0, 1.5, d) for turn in turns])
+
+
+class TestKmeansStart:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_as_good_as_sklearn(self, seed):
+        rows, _ = blobs(centers=8, std=4.0, seed=seed)
+        found = kmeans_start(rows.unsqueeze(0), 8, generators(seed))
+        inertia = ((rows - found.centers[0][found.labels[0]]) ** 2).sum()
+        judge = KMeans(8, n_init=10, random_state=seed).fit(rows.numpy())
+        assert inertia <= 1.01 * judge.inertia_
+
+    def test_more_draws_are_never_worse(self):
+        rows, _ = blobs(centers=12, std=3.0)
+        inertia = []
+        for n in (1, 3, 10):
+            found = kmeans_start(rows.unsqueeze(0), 12, generators(0), n_starts=n)
+            inertia.append(float(((rows - found.centers[0][found.labels[0]]) ** 2).sum()))
+        assert inertia == sorted(inertia, reverse=True)
+
+    def test_every_centre_is_the_mean_and_the_nearest(self):
+        rows, _ = blobs()
+        found = kmeans_start(rows.unsqueeze(0), 4, generators(0))
+        assert found.nearest
+        again = from_labels(rows.unsqueeze(0), found.labels, 4)
+        torch.testing.assert_close(again.centers, found.centers, rtol=1e-4, atol=1e-4)
+        nearest = from_centers(rows.unsqueeze(0), found.centers)
+        assert torch.equal(nearest.labels, found.labels)
+
+
+class TestGiven:
+    @pytest.mark.parametrize("chunk", [7, 2**16])
+    def test_means_of_labels_and_an_empty_cluster(self, chunk, monkeypatch):
+        monkeypatch.setattr(starts, "CHUNK", chunk)
+        codes = torch.randn(2, 30, 3, generator=generators(0)[0], dtype=torch.float64)
+        labels = torch.randint(3, (2, 30), generator=generators(1)[0])
+        labels[labels == 1] = 3
+        found = from_labels(codes, labels, 4)
+        assert not found.nearest
+        for r in range(2):
+            for j in (0, 2, 3):
+                rows = [codes[r, i] for i in range(30) if labels[r, i] == j]
+                torch.testing.assert_close(found.centers[r, j], sum(rows) / len(rows))
+            torch.testing.assert_close(found.centers[r, 1], codes[r].mean(0))
+
+    def test_nearest_of_centres(self, monkeypatch):
+        monkeypatch.setattr(starts, "CHUNK", 7)
+        codes = torch.randn(2, 30, 3, generator=generators(0)[0])
+        centers = torch.randn(2, 4, 3, generator=generators(1)[0])
+        found = from_centers(codes, centers)
+        assert found.nearest
+        assert torch.equal(found.labels, torch.cdist(codes, centers).argmin(-1))
+        assert torch.equal(found.centers, centers)
+
+
+class TestWhitening:
+    def test_pooled_within_covariance_is_the_identity(self):
+        rows, y = blobs(600, centers=3, d=4)
+        turn = torch.linalg.qr(torch.randn(4, 4, generator=generators(2)[0]))[0]
+        rows = rows * torch.tensor([1.0, 1.5, 2.0, 2.5]) @ turn
+        sample = starts._Sample(rows, 3)
+        white = sample.whitened(rows, generators(0)[0]).double()
+        labels = sample.kmeans(rows, generators(0)[0])
+        means = torch.stack([white[labels == j].mean(0) for j in range(3)])
+        error = white - means[labels]
+        within = error.T @ error / len(white)
+        # but for the ridge, a thousandth of the mean variance, which is 4 times the least here
+        torch.testing.assert_close(within, torch.eye(4, dtype=torch.float64), rtol=0, atol=5e-3)
+        assert white.mean(0).abs().max() < 1e-4
+        assert adjusted_rand_score(y, labels) == 1.0
+
+    def test_code_that_does_not_vary(self):
+        rows = torch.ones(40, 3)
+        assert starts._Sample(rows, 2).whitened(rows, generators(0)[0]).isfinite().all()
+
+    def test_a_direction_that_does_not_vary(self):
+        rows, _ = blobs(100)
+        rows[:, 2] = 7.0
+        white = starts._Sample(rows, 4).whitened(rows, generators(0)[0])
+        assert white.isfinite().all()
+        assert (white[:, 2] - white[0, 2]).abs().max() < 5.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestFindStart:
+    def test_finds_blobs(self, kind):
+        rows, y = blobs()
+        found = find_start(kind, rows, views(rows, [0, 1]), 4, generators(0, 1))
+        assert found.labels.shape == (2, 240)
+        assert found.labels.dtype == torch.int64
+        assert found.centers.shape == (2, 4, 5)
+        assert all(adjusted_rand_score(y, own) > 0.9 for own in found.labels.numpy())
+
+    def test_restart_r_of_a_stack_is_what_it_is_alone(self, kind):
+        rows, _ = blobs(std=3.0)
+        codes = views(rows, [0, 1, 2])
+        stack = find_start(kind, rows, codes, 4, generators(5, 6, 7))
+        for r in range(3):
+            alone = find_start(kind, rows, codes[r : r + 1], 4, generators(5 + r))
+            assert torch.equal(stack.labels[r], alone.labels[0])
+            torch.testing.assert_close(stack.centers[r], alone.centers[0])
+
+    def test_global_random_state(self, kind, untouched_random_state):
+        rows, _ = blobs(100)
+        find_start(kind, rows, views(rows, [0]), 4, generators(0))
+
+    def test_a_sample_gives_nearly_the_labels_of_all_rows(self, kind, monkeypatch):
+        rows, _ = blobs(900)
+        codes = views(rows, [0])
+        whole = find_start(kind, rows, codes, 4, generators(0))
+        monkeypatch.setattr(starts, "MAX_ROWS", 200)
+        part = find_start(kind, rows, codes, 4, generators(0))
+        assert part.labels.shape == (1, 900)
+        assert adjusted_rand_score(whole.labels[0], part.labels[0]) > 0.95
+
+    def test_codes_far_from_the_origin(self, kind):
+        rows, y = blobs()
+        found = find_start(kind, rows + 1e4, views(rows, [0]) + 1e4, 4, generators(0))
+        assert adjusted_rand_score(y, found.labels[0]) > 0.9
+
+    @pytest.mark.parametrize("n", [4, 5, 11, 12, 13])
+    def test_few_rows(self, kind, n):
+        rows, _ = blobs(n)
+        found = find_start(kind, rows, views(rows, [0]), 4, generators(0))
+        assert found.labels.shape == (1, n)
+        assert found.centers.isfinite().all()
+
+    def test_rows_that_are_equal(self, kind):
+        rows = torch.cat([torch.zeros(30, 5), torch.ones(30, 5)])
+        found = find_start(kind, rows, rows.unsqueeze(0), 2, generators(0))
+        assert found.centers.isfinite().all()
+        assert adjusted_rand_score([0] * 30 + [1] * 30, found.labels[0]) == 1.0
+
+    def test_one_cluster(self, kind):
+        rows, _ = blobs(50)
+        found = find_start(kind, rows, views(rows, [0]), 1, generators(0))
+        assert (found.labels == 0).all()
+
+
+@pytest.mark.parametrize("data", ["moons", "blobs", "both"])
+def test_consensus_is_no_worse_than_the_worst_of_its_members(data):
+    moons, y = make_moons(300, noise=0.06, random_state=0)
+    if data == "blobs":
+        rows, y = blobs(300, std=2.5)
+        rows = rows.numpy()
+    elif data == "both":
+        far, z = make_blobs(200, centers=[[6, 0], [6, 4]], cluster_std=0.7, random_state=0)
+        rows, y = np.concatenate([moons, far]), np.concatenate([y, 2 + z])
+    else:
+        rows = moons
+    rows = torch.from_numpy(np.asarray(rows)).float()
+    K = len(set(y.tolist()))
+    score = lambda labels: adjusted_rand_score(y, labels)  # noqa: E731
+    for seed in range(2):
+        sample, (own,) = starts._Sample(rows, K), generators(seed)
+        members = [  # in the order in which the consensus draws
+            sample.kmeans(sample.vectors, own),
+            sample.mixture(sample.principal, own),
+            sample.kmeans(sample.vectors_of(rows), own),
+            starts._graph(sample, rows, own),
+            sample.mixture(rows, own),
+            sample.kmeans(rows, own),
+        ]
+        found = find_start("consensus", rows, rows.unsqueeze(0), K, generators(seed)).labels[0]
+        assert score(found) >= min(score(member) for member in members)
+
+
+class TestProgress:
+    def event(self, step):
+        return Event("joint", step, 10, {"loss": [1.0, 3.0]}, [True, True])
+
+    def test_nothing_where_nobody_looks(self, monkeypatch):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+        with progress_bar(1, "joint", 10) as callbacks:
+            assert callbacks == []
+
+    def test_nothing_if_not_wanted(self, monkeypatch):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+        with progress_bar(0, "joint", 10) as callbacks:
+            assert callbacks == []
+
+    def test_a_bar_on_a_terminal(self, monkeypatch):
+        class Terminal(io.StringIO):
+            def isatty(self):
+                return True
+
+        monkeypatch.setattr(sys, "stderr", Terminal())
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", "120")
+        with progress_bar(1, "joint", 10) as callbacks:
+            (draw,) = callbacks
+            assert draw(self.event(5)) is not True  # that would end the phase
+            draw(self.event(10))
+        written = sys.stderr.getvalue()
+        assert "joint" in written
+        assert "10/10 steps" in written
+        assert "loss 2" in written
