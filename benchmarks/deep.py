@@ -39,7 +39,7 @@ SCORES = ("nmi", "ari", "acc")
 PLAIN = {"scale": "none", "learning_rate": 1e-4}
 PAPER: dict[str, dict[str, dict[str, Any]]] = {
     "usps": {"ae+km": PLAIN, "ckm-k-means++": PLAIN | {"epochs": 150}, "ckm": {}},
-    "mnist": {"ae+km": PLAIN, "ckm-k-means++": PLAIN | {"epochs": 60}, "ckm": {}},
+    "mnist": {"ae+km": PLAIN, "ckm-k-means++": PLAIN | {"epochs": 40}, "ckm": {}},
 }
 PAPER_ENCODER = (500, 500, 2000, 10)
 

@@ -42,6 +42,7 @@ from concrete_kmeans.validation import check_choice, check_not_negative, check_p
 __all__ = [
     "Covariance",
     "MixtureResult",
+    "children",
     "gaussian_mixture",
     "mixture_labels",
     "mixture_log_prob",
@@ -242,7 +243,7 @@ def mixture_start(
             max_chunk_bytes=max_chunk_bytes,
         )
 
-    starts = list(zip(*(_children(own, n_starts) for own in generators), strict=True))
+    starts = list(zip(*(children(own, n_starts) for own in generators), strict=True))
     best = _likeliest(fit(starts[:size]), R)
     for first in range(size, n_starts, size):
         best = _likeliest(_joined(best, fit(starts[first : first + size])), R)
@@ -500,7 +501,8 @@ def _most_likely(rows: _Rows, mixture: _Mixture) -> tuple[Tensor, Tensor]:
 # Starts
 
 
-def _children(generator: torch.Generator, count: int) -> list[torch.Generator]:
+def children(generator: torch.Generator, count: int) -> list[torch.Generator]:
+    """Generators seeded by another: what each draws does not depend on how the rest are used."""
     device = generator.device
     seeds = torch.randint(2**62, (count,), generator=generator, device=device).tolist()
     return [torch.Generator(device).manual_seed(seed) for seed in seeds]

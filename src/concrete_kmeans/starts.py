@@ -16,7 +16,7 @@ from torch import Tensor
 from concrete_kmeans import functional as F
 from concrete_kmeans.graph import nearest_neighbours, neighbour_graph, spectral_vectors, vote
 from concrete_kmeans.lloyd import LloydResult, Rows, kmeans_plusplus, lloyd
-from concrete_kmeans.mixture import mixture_start
+from concrete_kmeans.mixture import children, mixture_start
 from concrete_kmeans.networks import principal_components
 
 __all__ = ["STARTS", "Start", "find_start", "from_centers", "from_labels", "kmeans_start"]
@@ -122,7 +122,13 @@ class _Sample:
         return torch.from_numpy(found).to(points)
 
     def kmeans(self, points: Tensor, generator: torch.Generator) -> Tensor:
-        return kmeans_start(points.unsqueeze(0), self.n_clusters, [generator]).labels[0]
+        """k-means of points (S, d); its draws share the points, and so run as one stack."""
+        draws = children(generator, N_STARTS)
+        first, _ = kmeans_plusplus(points, self.n_clusters, generators=draws)
+        found = lloyd(points, first)
+        least = found.inertia.amin()
+        best = int((found.inertia <= (1.0 + TIE) * least).long().argmax())  # the first of equals
+        return found.labels[best].long()
 
     def mixture(self, points: Tensor, generator: torch.Generator) -> Tensor:
         """A mixture whose covariances are pulled half-way to their mean.

@@ -62,6 +62,7 @@ from concrete_kmeans.training import (
     Callback,
     Event,
     Interrupted,
+    Monitor,
     Precision,
     Settings,
     train,
@@ -346,7 +347,7 @@ class DeepClusterer(
         if self.pretrained is None and epochs:
             objective = Reconstruction(fit.network, augment=self._augmentation(fit))
             rate = start_and_end("pretrain_learning_rate", self.pretrain_learning_rate)
-            self._train(fit, objective, "pretrain", epochs, rate, watch=False)
+            self._train(fit, objective, "pretrain", epochs, rate)
 
     def _pretrain_epochs(self, fit: Fit) -> int:
         if self.pretrain_epochs != "auto":
@@ -396,7 +397,9 @@ class DeepClusterer(
         if not epochs:
             return start.centers
         fit.objective = self._objective(fit, start)
-        self._train(fit, fit.objective, "joint", epochs, self._rate(), watch=True)
+        self._train(
+            fit, fit.objective, "joint", epochs, self._rate(), self._watch(fit, fit.objective)
+        )
         return fit.objective.centers.detach()
 
     def _objective(self, fit: Fit, start: Start) -> DeepObjective:
@@ -407,6 +410,15 @@ class DeepClusterer(
         """Schedule of the joint phase."""
         return lambda _: 1.0
 
+    def _watch(self, fit: Fit, objective: DeepObjective) -> ClusterWatch:
+        return ClusterWatch(
+            objective,
+            fit.rows[watched(fit.rows)],
+            tol=fit.defaults.tol if self.tol == "auto" else float(self.tol),
+            patience=fit.defaults.patience,
+            generators=fit.generators,
+        )
+
     def _train(
         self,
         fit: Fit,
@@ -414,8 +426,7 @@ class DeepClusterer(
         phase: str,
         epochs: int,
         rate: tuple[float, float],
-        *,
-        watch: bool,
+        monitor: Monitor | None = None,
     ) -> None:
         """Run a phase and note what became of each restart."""
         if fit.over:
@@ -434,16 +445,6 @@ class DeepClusterer(
             clip=self.clip_norm,
             precision=self.precision,
         )
-        monitor = None
-        if watch:
-            tol = fit.defaults.tol if self.tol == "auto" else float(self.tol)
-            monitor = ClusterWatch(
-                objective,
-                _sample(fit.rows, WATCHED_ROWS),
-                tol=tol,
-                patience=fit.defaults.patience,
-                generators=fit.generators,
-            )
         with progress_bar(self.verbose, phase, n_steps) as bar:
             callbacks = [*(self.callbacks or ()), *bar]
             try:
@@ -800,12 +801,11 @@ def _checked(X: Tensor) -> Tensor:
     return check_tensor(flat).view(X.shape)
 
 
-def _sample(rows: Rows, size: int) -> Tensor:
-    """At most so many rows, evenly spread, the same for every seed."""
+def watched(rows: Rows) -> Tensor:
+    """Numbers of at most WATCHED_ROWS rows, evenly spread, the same for every seed."""
     n = int(rows.shape[0])
-    if n <= size:
-        return rows[0:n]
-    return rows[torch.arange(size, device=rows.device) * n // size]
+    size = min(n, WATCHED_ROWS)
+    return torch.arange(size, device=rows.device) * n // size
 
 
 def _untrained(fit: Fit) -> Model:

@@ -17,12 +17,13 @@ from concrete_kmeans.estimators.deep import (
     Fit,
     Scale,
     epochs_for,
+    watched,
 )
 from concrete_kmeans.estimators.inputs import Schedule, start_and_end
 from concrete_kmeans.objectives.concrete import Concrete, Form, Scales
 from concrete_kmeans.objectives.dcn import AlternatingClustering
 from concrete_kmeans.objectives.dec import EmbeddedClustering
-from concrete_kmeans.objectives.deep import DeepObjective
+from concrete_kmeans.objectives.deep import DeepObjective, LabelsLearned
 from concrete_kmeans.objectives.dkm import InverseTemperatures, SoftClustering
 from concrete_kmeans.starts import Start
 from concrete_kmeans.training import Annealed, Callback, Precision
@@ -34,8 +35,9 @@ __all__ = ["DCN", "DEC", "DKM", "IDEC", "AutoencoderKMeans", "DeepConcreteKMeans
 AUTO_SIGMA2: dict[Form, float] = {"scaled": 0.15, "paper": 0.05}
 #: ``balance="auto"``.
 AUTO_BALANCE: dict[Form, float] = {"scaled": 1.0, "paper": 0.0}
-#: Epochs that hand a partition over to the network, its assignments held.
-WARM_UP_EPOCHS = 30
+#: Epochs, at most, that hand a partition over to the network; they end when this part of the rows
+#: has its centre nearest.
+WARM_UP_EPOCHS, LEARNED = 30, 0.999
 #: Steps between two targets of DEC and IDEC.
 REFRESH_EVERY = 140
 
@@ -74,7 +76,7 @@ class DeepConcreteKMeans(DeepClusterer):
         Of Adam; a pair falls exponentially. ``"auto"`` is 3e-4.
     clustering_weight : float or "auto", default="auto"
         Lambda of Eq. 8; in the scaled form relative to (reconstruction / within-cluster distance)
-        at the start. ``"auto"`` is 1, and 0.3 for ``"paper"``.
+        at the start. ``"auto"`` is 5, and 0.3 for ``"paper"``.
     balance : float or "auto", default="auto"
         Pull of the mean assignment towards the cluster sizes of the start. ``"auto"`` is 1, and 0
         for ``"paper"``.
@@ -100,7 +102,7 @@ class DeepConcreteKMeans(DeepClusterer):
         A callable takes rows (R, B, n_features), and generators if it has a parameter of that name.
     tol : float or "auto", default="auto"
         A restart is at rest when at most this part of the rows changed its cluster in an epoch;
-        1e-4, ten epochs in a row, by default.
+        1e-4, five epochs in a row, by default.
     clip_norm : float, optional
         Largest norm of a restart's gradient.
     stacking : {"vmap", "loop"}, default="vmap"
@@ -164,10 +166,10 @@ class DeepConcreteKMeans(DeepClusterer):
         clustering_weight=1.0,
         init="consensus",
         tol=1e-4,
-        patience=10,
+        patience=5,
     )
     _paper: ClassVar[Defaults] = Defaults(
-        epochs=60, learning_rate=3e-4, clustering_weight=0.3, tol=1e-4, patience=10
+        epochs=60, learning_rate=3e-4, clustering_weight=0.3, tol=1e-4, patience=5
     )
 
     def __init__(
@@ -250,7 +252,10 @@ class DeepConcreteKMeans(DeepClusterer):
         """Teach the network a partition whose nearest centres are not its own."""
         objective = self._concrete(fit, start, held=start.labels)
         epochs = epochs_for(fit.n_rows, self.batch_size, WARM_UP_EPOCHS)
-        self._train(fit, objective, "warm-up", epochs, self._rate(), watch=False)
+        rate = start_and_end("pretrain_learning_rate", self.pretrain_learning_rate)
+        index = watched(fit.rows)
+        learned = LabelsLearned(objective, fit.rows[index], start.labels[:, index], LEARNED)
+        self._train(fit, objective, "warm-up", epochs, rate, learned)
         return start._replace(centers=objective.centers.detach(), nearest=True)
 
     def _concrete(self, fit: Fit, start: Start, held: Tensor | None) -> Concrete:
@@ -395,7 +400,7 @@ class DCN(DeepClusterer):
     """
 
     _defaults: ClassVar[Defaults] = Defaults(
-        epochs=50, learning_rate=1e-3, clustering_weight=0.1, tol=1e-4, patience=10
+        epochs=50, learning_rate=1e-3, clustering_weight=0.1, tol=1e-4, patience=5
     )
 
     def _objective(self, fit: Fit, start: Start) -> DeepObjective:

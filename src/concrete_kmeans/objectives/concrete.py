@@ -18,6 +18,10 @@ __all__ = ["Concrete", "Form", "Scales"]
 
 Form: TypeAlias = Literal["scaled", "paper"]
 
+#: Weight of the cross-entropy in a warm-up. At 1 the reconstruction and the distances win where
+#: they disagree with the partition: on pendigits 3 % of its information was lost, at 20 none.
+HELD_WEIGHT = 20.0
+
 
 class Scales(NamedTuple):
     """The code as the joint phase finds it, of each restart."""
@@ -120,7 +124,7 @@ class Concrete(DeepObjective):
         label = labels.unsqueeze(-1)
         own = distances.gather(-1, label).squeeze(-1).mean(-1)
         surprise = -log_probs.gather(-1, label).squeeze(-1).mean(-1)
-        return own + self.scales.within * surprise
+        return own + HELD_WEIGHT * self.scales.within * surprise
 
     def _balance(self, log_probs: Tensor) -> Tensor:
         """Divergence of the batch's mean assignment from the first sizes, (R,)."""

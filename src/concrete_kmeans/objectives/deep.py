@@ -15,7 +15,7 @@ from concrete_kmeans.networks import Autoencoder
 from concrete_kmeans.objectives.base import Objective, Verdict
 from concrete_kmeans.objectives.shallow import draw_far_row
 
-__all__ = ["ClusterWatch", "DeepObjective", "Found", "Reconstruction"]
+__all__ = ["ClusterWatch", "DeepObjective", "Found", "LabelsLearned", "Reconstruction"]
 
 #: The code has shrunk when its variance is this part of what it was.
 SHRUNK = 1e-4
@@ -121,7 +121,7 @@ class ClusterWatch:
     ) -> None:
         self.objective, self.sample = objective, sample
         self.tol, self.patience, self.generators = tol, patience, generators
-        codes, self.labels, sizes = self._look()
+        codes, self.labels, sizes = look(self.objective, self.sample)
         self.spread = _spread(codes)
         self.effective = _effective(sizes)
         self.resting = torch.zeros_like(self.spread, dtype=torch.int64)
@@ -131,7 +131,7 @@ class ClusterWatch:
     @torch.no_grad()
     def check(self, step: int, running: Tensor) -> Verdict:  # noqa: ARG002
         """Compare the sample's clusters with those of the check before."""
-        codes, labels, sizes = self._look()
+        codes, labels, sizes = look(self.objective, self.sample)
         shrunk = running & (_spread(codes) < SHRUNK * self.spread)
         merged = running & (_effective(sizes) < MERGED * self.effective)
         if self.patience is None:
@@ -150,15 +150,42 @@ class ClusterWatch:
             return Verdict(torch.zeros_like(running), shrunk)
         return Verdict(self.resting >= self.patience, shrunk | merged)
 
-    @torch.no_grad()
-    def _look(self) -> tuple[Tensor, Tensor, Tensor]:
-        network = self.objective.network.eval()
-        (codes,) = F.at_least_float32(network.encode(self.sample))
-        network.train()
-        distances = F.squared_distances(codes, self.objective.centers)
-        labels = distances.argmin(-1)  # (R, S)
-        sizes = F.nearest_assignment(distances).mean(-2)  # (R, K)
-        return codes, labels, sizes
+
+class LabelsLearned:
+    """Monitor of a warm-up: stops a restart once the nearest centre of a row is that of its label.
+
+    Parameters
+    ----------
+    objective : DeepObjective
+    sample : Tensor of shape (S, D)
+    labels : Tensor of shape (R, S)
+    share : float
+        Of the rows that is enough.
+    """
+
+    def __init__(
+        self, objective: DeepObjective, sample: Tensor, labels: Tensor, share: float
+    ) -> None:
+        self.objective, self.sample = objective, sample
+        self.labels, self.share = labels, share
+
+    def check(self, step: int, running: Tensor) -> Verdict:  # noqa: ARG002
+        """Compare the nearest centres with the labels."""
+        _, nearest, _ = look(self.objective, self.sample)
+        learned = (nearest == self.labels).double().mean(-1)
+        return Verdict(learned >= self.share, torch.zeros_like(running))
+
+
+@torch.no_grad()
+def look(objective: DeepObjective, sample: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes (R, S, d), nearest centres (R, S) and cluster shares (R, K) of rows (S, D)."""
+    network = objective.network.eval()
+    (codes,) = F.at_least_float32(network.encode(sample))
+    network.train()
+    distances = F.squared_distances(codes, objective.centers)
+    labels = distances.argmin(-1)  # (R, S)
+    sizes = F.nearest_assignment(distances).mean(-2)  # (R, K)
+    return codes, labels, sizes
 
 
 def _spread(codes: Tensor) -> Tensor:
