@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 import concrete_kmeans
 from concrete_kmeans.cli import app
-from concrete_kmeans.experiments import demo, shallow, table1
+from concrete_kmeans.estimators import methods
+from concrete_kmeans.experiments import deep, demo, shallow, table1
 
 runner = CliRunner()
 TABLE1 = ["reproduce", "table1"]
@@ -33,6 +34,7 @@ def failing(monkeypatch):
             raise error
 
         monkeypatch.setattr(shallow, "run", run)
+        monkeypatch.setattr(deep, "fit_kmeans", run)
 
     return fail_with
 
@@ -186,6 +188,14 @@ class TestTable1:
 
 
 class TestDemo:
+    @pytest.fixture(autouse=True)
+    def _quick(self, monkeypatch):
+        """The real methods on the real digits, with little training."""
+        for method, (kind, own) in deep.METHODS.items():
+            quick = {"pretrain_epochs": 1, "epochs": 1, "encoder": (16, 4)}
+            monkeypatch.setitem(deep.METHODS, method, (kind, own | quick))
+        monkeypatch.setattr(methods, "WARM_UP_EPOCHS", 1)
+
     def test_prints_five_methods_and_writes_nothing(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         code, text, err = ckm("demo", "--seeds", "2")

@@ -561,3 +561,14 @@ class TestCuda:
         rows = open_rows(FLAT, device=self.device, dtype=torch.float32, max_resident_bytes=0).rows
         for a, b in zip(feature_moments(rows), feature_moments(DENSE), strict=True):
             torch.testing.assert_close(a.cpu(), b)
+
+
+def test_a_subset_reads_its_rows_of_any_source():
+    X = np.arange(40, dtype=np.uint8).reshape(10, 4)
+    index = torch.tensor([7, 1, 4])
+    for source in (X, sparse.csr_array(X), torch.from_numpy(X)):
+        rows = open_rows(source, device=torch.device("cpu"), dtype=torch.float32).rows
+        some = data.Subset(rows, index)
+        assert tuple(some.shape) == (3, 4)
+        np.testing.assert_array_equal(some[0:3], X[index])
+        np.testing.assert_array_equal(some[torch.tensor([2, 2])], X[[4, 4]])

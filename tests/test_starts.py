@@ -8,6 +8,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs, make_moons
+from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 
 from concrete_kmeans import starts
@@ -185,16 +186,17 @@ def test_consensus_is_no_worse_than_the_worst_of_its_members(data):
     K = len(set(y.tolist()))
     score = lambda labels: adjusted_rand_score(y, labels)  # noqa: E731
     for seed in range(2):
-        sample, (own,) = starts._Sample(rows, K), generators(seed)
+        wide = torch.nn.functional.pad(rows, (0, 1))  # a code is smaller than a row
+        sample, (own,) = starts._Sample(wide, K), generators(seed)
         members = [  # in the order in which the consensus draws
+            sample.kmeans(sample.vectors_of(rows), own),
+            starts._graph(sample, rows, own, 1.0),
+            sample.mixture(rows, own),
             sample.kmeans(sample.vectors, own),
             sample.mixture(sample.principal, own),
-            sample.kmeans(sample.vectors_of(rows), own),
-            starts._graph(sample, rows, own),
-            sample.mixture(rows, own),
-            sample.kmeans(rows, own),
+            sample.kmeans(wide, own),
         ]
-        found = find_start("consensus", rows, rows.unsqueeze(0), K, generators(seed)).labels[0]
+        found = find_start("consensus", wide, rows.unsqueeze(0), K, generators(seed)).labels[0]
         assert score(found) >= min(score(member) for member in members)
 
 
@@ -228,3 +230,49 @@ class TestProgress:
         assert "joint" in written
         assert "10/10 steps" in written
         assert "loss 2" in written
+
+
+# --------------------------------------------------------------------------- what a code is worth
+
+
+@pytest.mark.parametrize(
+    ("gain", "code_size", "asked"),
+    [(0.5, 2, "code"), (1.0, 2, "both"), (3.0, 2, "both"), (0.5, 4, "rows"), (3.0, 4, "rows")],
+)
+def test_the_consensus_asks_whom_it_trusts(gain, code_size, asked, monkeypatch):
+    rows, _ = make_blobs(90, 4, centers=3, random_state=0)
+    rows = torch.from_numpy(rows)
+    codes = rows[:, :code_size] * 2.0
+    seen = []
+
+    def graph(points, *arguments, **options):
+        seen.append("rows" if torch.equal(points, rows) else "code")
+        return real(points, *arguments, **options)
+
+    real = starts.neighbour_graph
+    monkeypatch.setattr(starts, "neighbour_graph", graph)
+    find_start("consensus", rows, codes.unsqueeze(0), 3, generators(0), [gain])
+    assert set(seen) == ({"code", "rows"} if asked == "both" else {asked})
+
+
+def test_gain_is_the_error_over_that_of_principal_components():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 6)) @ rng.normal(size=(6, 6)) + 50.0
+    held, rest = X[:40], X[40:]
+    pca = PCA(2).fit(rest)
+    linear = ((held - pca.inverse_transform(pca.transform(held))) ** 2).sum(1).mean()
+    errors = torch.tensor([linear, 0.5 * linear, 2.0 * linear])
+    gains = starts.code_gain(torch.from_numpy(held), torch.from_numpy(rest), errors, 2)
+    torch.testing.assert_close(gains, torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64))
+    none_lost = starts.code_gain(torch.from_numpy(held), torch.from_numpy(rest), errors, 6)
+    assert bool((none_lost > 1e6).all())
+
+
+def test_components_of_wide_rows_are_those_of_the_covariance(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 30)) * np.geomspace(9, 0.1, 30) + 5.0
+    monkeypatch.setattr(starts, "MAX_COVARIANCE", 10)
+    mean, components = starts.leading_components(torch.from_numpy(X), 4)
+    np.testing.assert_allclose(mean, X.mean(0))
+    expected = PCA(4).fit(X).components_
+    np.testing.assert_allclose(np.abs(expected @ components.numpy()), np.eye(4), atol=1e-3)

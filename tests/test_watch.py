@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from concrete_kmeans.objectives.deep import MERGED, SHRUNK, ClusterWatch, DeepObjective
+from concrete_kmeans.objectives.deep import (
+    MERGED,
+    SHRUNK,
+    ClusterWatch,
+    DeepObjective,
+    LabelsLearned,
+)
 
 RUNNING = torch.tensor([True, True])
 
@@ -204,3 +210,12 @@ def test_rows_that_are_all_equal(objective):
         verdict = monitor.check(step, RUNNING)
         assert not verdict.discard.any()
     assert objective.centers.isfinite().all()
+
+
+def test_a_warm_up_ends_when_the_labels_are_learned(objective):
+    labels = torch.arange(4).repeat_interleave(8).repeat(2, 1)
+    labels[1, :3] = 2  # 3 of 32 rows of restart 1 are elsewhere
+    verdict = LabelsLearned(objective, SAMPLE, labels, 0.95).check(0, RUNNING)
+    assert verdict.stop.tolist() == [True, False]
+    assert not verdict.discard.any()
+    assert LabelsLearned(objective, SAMPLE, labels, 0.9).check(0, RUNNING).stop.all()

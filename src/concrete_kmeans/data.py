@@ -32,6 +32,7 @@ __all__ = [
     "DatasetRows",
     "Moments",
     "Scaled",
+    "Subset",
     "Scaling",
     "ScalingKind",
     "Source",
@@ -683,6 +684,27 @@ class Scaled:
     def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
         """Dense scaled rows on the device."""
         return self.scaling(self.rows[rows])
+
+
+class Subset:
+    """Some of the rows of another source.
+
+    Examples
+    --------
+    >>> Subset(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 2]))[1:]
+    tensor([[5.]])
+    """
+
+    def __init__(self, rows: Rows, index: Tensor) -> None:
+        self.index_device = _index_device(rows)
+        self.rows, self.index = rows, index.to(self.index_device)
+        self.shape: Sequence[int] = (len(index), int(rows.shape[1]))
+        self.dtype, self.device = rows.dtype, rows.device
+
+    def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
+        """Dense rows on the device."""
+        own = rows if isinstance(rows, slice) else rows.to(self.index_device)
+        return self.rows[self.index[own]]
 
 
 def _index_device(rows: Rows) -> torch.device:

@@ -34,6 +34,8 @@ class Model:
     scaling: Scaling
     sigma2: Tensor
     """(R,), square of the width of :meth:`probabilities`."""
+    gains: list[float]
+    """Of each restart: what its pretrained code is worth, by :func:`starts.code_gain`."""
     kernel: Literal["gaussian", "student"] = "gaussian"
     """Eq. 5, or DEC's."""
 
@@ -45,6 +47,7 @@ class Model:
             network=self.network.select([restart]),
             centers=self.centers[one].clone(),
             sigma2=self.sigma2[one].clone(),
+            gains=self.gains[one],
         )
 
     @property

@@ -19,7 +19,15 @@ from concrete_kmeans.lloyd import LloydResult, Rows, kmeans_plusplus, lloyd
 from concrete_kmeans.mixture import children, mixture_start
 from concrete_kmeans.networks import principal_components
 
-__all__ = ["STARTS", "Start", "find_start", "from_centers", "from_labels", "kmeans_start"]
+__all__ = [
+    "STARTS",
+    "Start",
+    "code_gain",
+    "find_start",
+    "from_centers",
+    "from_labels",
+    "kmeans_start",
+]
 
 #: Rows that graphs, mixtures and their consensus look at.
 MAX_ROWS = 10_000
@@ -29,6 +37,8 @@ N_STARTS = 10
 TIE = 1e-6
 #: Principal components of the rows that a mixture is fitted to.
 N_COMPONENTS = 10
+#: Features up to which a covariance is formed.
+MAX_COVARIANCE = 1024
 #: Neighbours that vote on a row outside the sample.
 N_VOTERS = 5
 #: A connected part of a neighbour graph is joined to the others if it is smaller than this part of
@@ -58,6 +68,7 @@ def find_start(
     codes: Tensor,
     n_clusters: int,
     generators: Sequence[torch.Generator],
+    gains: Sequence[float] | None = None,
 ) -> Start:
     """First partition of R restarts by one of :data:`STARTS`.
 
@@ -69,6 +80,8 @@ def find_start(
     codes : Tensor of shape (R, N, d)
     n_clusters : int
     generators : sequence of R torch.Generator
+    gains : sequence of R floats, optional
+        What each code is worth, by :func:`code_gain`; 1 if not known.
     """
     n = codes.shape[1]
     # fewer rows than a graph or a covariance can be made of: k-means
@@ -79,8 +92,8 @@ def find_start(
         index = torch.arange(MAX_ROWS, device=codes.device) * n // MAX_ROWS
     sample = _Sample(rows[index], n_clusters)
     found = [
-        STARTS[kind](sample, own[index], generator)
-        for own, generator in zip(codes, generators, strict=True)
+        STARTS[kind](sample, own[index], generator, gain)
+        for own, generator, gain in zip(codes, generators, gains or [1.0] * len(codes), strict=True)
     ]
     if n == len(index):
         return from_labels(codes, torch.stack(found), n_clusters)
@@ -111,8 +124,8 @@ class _Sample:
         """Leading principal components, (S, at most N_COMPONENTS)."""
         if self._principal is None:
             d = min(N_COMPONENTS, *self.rows.shape)
-            mean, components = principal_components([self.rows], d)
-            self._principal = (self.rows - mean.to(self.rows)) @ components.to(self.rows)
+            mean, components = leading_components(self.rows, d)
+            self._principal = (self.rows - mean) @ components
         return self._principal
 
     def vectors_of(self, points: Tensor) -> Tensor:
@@ -160,38 +173,98 @@ class _Sample:
         return white.to(points)
 
 
-def _mixture(sample: _Sample, codes: Tensor, generator: torch.Generator) -> Tensor:
+def _kmeans(sample: _Sample, codes: Tensor, generator: torch.Generator, _gain: float) -> Tensor:
+    return sample.kmeans(codes, generator)
+
+
+def _mixture(sample: _Sample, codes: Tensor, generator: torch.Generator, _gain: float) -> Tensor:
     """A full-covariance Gaussian mixture of the code."""
     return mixture_start(codes, sample.n_clusters, generators=[generator], tol=1e-4).labels[0]
 
 
-def _graph(sample: _Sample, codes: Tensor, generator: torch.Generator) -> Tensor:
+def _graph(sample: _Sample, codes: Tensor, generator: torch.Generator, _gain: float) -> Tensor:
     """Normalised cut of the neighbour graph of the whitened code."""
     return sample.kmeans(sample.vectors_of(sample.whitened(codes, generator)), generator)
 
 
-def _consensus(sample: _Sample, codes: Tensor, generator: torch.Generator) -> Tensor:
-    """k-means on the one-hot labels of six partitions, of the rows and of the code."""
-    members = [
-        (1.0, sample.kmeans(sample.vectors, generator)),
-        (1.0, sample.mixture(sample.principal, generator)),
-        (1.0, sample.kmeans(sample.vectors_of(codes), generator)),
-        (1.0, _graph(sample, codes, generator)),
-        (1.0, sample.mixture(codes, generator)),
-        (KMEANS_WEIGHT, sample.kmeans(sample.rows, generator)),
-    ]
+def _consensus(sample: _Sample, codes: Tensor, generator: torch.Generator, gain: float) -> Tensor:
+    """k-means on the one-hot labels of partitions of the code, of the rows, or of both.
+
+    Where the code tells more of a row than principal components do, it is trusted alone; where it
+    is no smaller than the row, the rows are; else both are asked.
+    """
+    members: list[tuple[float, Tensor]] = []
+    if codes.shape[1] < sample.rows.shape[1]:
+        members += [
+            (1.0, sample.kmeans(sample.vectors_of(codes), generator)),
+            (1.0, _graph(sample, codes, generator, gain)),
+            (1.0, sample.mixture(codes, generator)),
+        ]
+    if gain >= 1.0 or not members:
+        members += [
+            (1.0, sample.kmeans(sample.vectors, generator)),
+            (1.0, sample.mixture(sample.principal, generator)),
+            (KMEANS_WEIGHT, sample.kmeans(sample.rows, generator)),
+        ]
     one_hot = torch.nn.functional.one_hot
     votes = [weight**0.5 * one_hot(m, sample.n_clusters).to(codes) for weight, m in members]
     return sample.kmeans(torch.cat(votes, -1), generator)
 
 
 #: A partition (S,) of a sample and its codes (S, d), by name.
-STARTS: dict[str, Callable[[_Sample, Tensor, torch.Generator], Tensor]] = {
-    "k-means++": lambda sample, codes, generator: sample.kmeans(codes, generator),
+STARTS: dict[str, Callable[[_Sample, Tensor, torch.Generator, float], Tensor]] = {
+    "k-means++": _kmeans,
     "mixture": _mixture,
     "graph": _graph,
     "consensus": _consensus,
 }
+
+
+def code_gain(rows: Tensor, others: Tensor, errors: Tensor, code_size: int) -> Tensor:
+    """What codes lose of rows they were not trained on, over what principal components lose.
+
+    Below 1 the code is worth more than a linear one of its size; a network that has learned its
+    training rows by heart is not.
+
+    Parameters
+    ----------
+    rows : Tensor of shape (M, D)
+        Kept out of training.
+    others : Tensor of shape (S, D)
+        Rows for the principal components.
+    errors : Tensor of shape (R,)
+        Mean squared error of the networks on ``rows``, summed over features.
+    code_size : int
+
+    Returns
+    -------
+    Tensor of shape (R,)
+    """
+    mean, components = leading_components(others, min(code_size, *others.shape))
+    centred = rows - mean
+    lost = centred - centred @ components @ components.T
+    linear = (lost * lost).sum(-1).mean().double()
+    return errors.double() / linear.clamp_min(torch.finfo(torch.float32).tiny)
+
+
+def leading_components(rows: Tensor, n_components: int) -> tuple[Tensor, Tensor]:
+    """Mean (D,) and leading principal components (D, n_components) of rows (S, D).
+
+    By eigenvectors of the covariance or, where there are more features than it is worth, by a few
+    rounds of subspace iteration.
+    """
+    if rows.shape[1] <= MAX_COVARIANCE:
+        mean, components = principal_components([rows], n_components)
+        return mean.to(rows), components.to(rows)
+    mean = rows.mean(0)
+    centred = rows - mean
+    fixed = torch.Generator().manual_seed(0)
+    width = min(n_components + 10, *rows.shape)
+    basis = torch.randn(width, rows.shape[1], generator=fixed).to(rows).T
+    for _ in range(6):
+        basis = torch.linalg.qr(centred.T @ (centred @ basis)).Q
+    _, _, turned = torch.linalg.svd(centred @ basis, full_matrices=False)
+    return mean, (basis @ turned.T)[:, :n_components]
 
 
 def kmeans_start(

@@ -170,7 +170,7 @@ def train(
     Interrupted
         On Ctrl-C, with the state of the last whole step.
     """
-    run = _Run(objective, settings, callbacks)
+    run = _Run(objective, settings, callbacks, generators)
     optimizer = (
         settings.optimizer(objective)
         if callable(settings.optimizer)
@@ -204,9 +204,15 @@ class _Run:
     """Losses since the last check, and the states of restarts that need not, or cannot, go on."""
 
     def __init__(
-        self, objective: Objective, settings: Settings, callbacks: Sequence[Callback]
+        self,
+        objective: Objective,
+        settings: Settings,
+        callbacks: Sequence[Callback],
+        generators: Sequence[torch.Generator],
     ) -> None:
         self.objective, self.settings, self.callbacks = objective, settings, callbacks
+        self.generators = generators
+        self.drawn = [generator.get_state() for generator in generators]
         first = objective.parameters()[0]
         R, device = len(first), first.device
         self.running = torch.ones(R, dtype=torch.bool, device=device)
@@ -248,6 +254,12 @@ class _Run:
         with torch.no_grad():
             for part, kept in zip(self.objective.state(), self.kept, strict=True):
                 part.copy_(torch.where(_over(self.running, part), part, kept))
+        # what a restart draws next must not depend on how long the others went on
+        for generator, state, running in zip(
+            self.generators, self.drawn, self.running.tolist(), strict=True
+        ):
+            if not running:
+                generator.set_state(state)
         return Outcome(self.taken, self.failed_at, self.collapsed, self.history)
 
     def _read_losses(self) -> Event:
@@ -277,6 +289,9 @@ class _Run:
     def _keep(self, restarts: Tensor) -> None:
         for part, kept in zip(self.objective.state(), self.kept, strict=True):
             kept.copy_(torch.where(_over(restarts, part), part, kept))
+        for r, kept_too in enumerate(restarts.tolist()):
+            if kept_too:
+                self.drawn[r] = self.generators[r].get_state()
 
 
 def _over(restarts: Tensor, like: Tensor) -> Tensor:

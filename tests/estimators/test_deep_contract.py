@@ -36,7 +36,7 @@ from concrete_kmeans import (
     ConcreteKMeans,
     DeepConcreteKMeans,
 )
-from concrete_kmeans.estimators import deep
+from concrete_kmeans.estimators import deep, methods
 from concrete_kmeans.estimators.deep import choose_restart
 from concrete_kmeans.metrics import ari
 from concrete_kmeans.objectives.concrete import Concrete
@@ -148,6 +148,39 @@ def test_stack_equals_single_runs(method):
             np.testing.assert_allclose(
                 stack.predict_proba(NEW), single.predict_proba(NEW), atol=1e-7
             )
+
+
+def test_a_restart_does_not_wait_for_the_others(monkeypatch):
+    """Each ends its warm-up when it has learned, and draws on as it would alone."""
+    monkeypatch.setattr(methods, "LEARNED", 0.9)
+    monkeypatch.setattr(methods, "WARM_UP_EPOCHS", 60)
+    monkeypatch.setattr(deep, "LEAST_STEPS", 1)
+    labels = Y.copy()
+    labels[::12] = (labels[::12] + 1) % 3  # not learned at once
+    options = {"precision": "float64", "init": labels}
+    stack = quick("scaled", n_init=3, random_state=0, **options).fit(X)
+    assert len({restart.n_iter for restart in stack.restarts_}) > 1
+    for restart in stack.restarts_:
+        single = quick("scaled", random_state=restart.seed, **options).fit(X)
+        assert restart.n_iter == single.n_iter_
+        np.testing.assert_allclose(restart.cluster_centers, single.cluster_centers_, atol=1e-8)
+
+
+def test_a_tenth_of_the_rows_is_kept_out_of_pretraining(monkeypatch):
+    seen = []
+    loss = Reconstruction.loss
+
+    def look(self, batch, *arguments):
+        seen.append(batch.rows.detach().clone())
+        return loss(self, batch, *arguments)
+
+    monkeypatch.setattr(Reconstruction, "loss", look)
+    fit = quick("AE+KM", scale="none", precision="float64").fit(X)
+    trained_on = {tuple(row) for row in torch.cat(seen, 1)[0].tolist()}
+    held = [i for i, row in enumerate(X.astype(float).tolist()) if tuple(row) not in trained_on]
+    assert len(held) >= len(X) // 10
+    again = quick("DEC", pretrained=fit).fit(X)
+    assert again._model.gains == fit._model.gains
 
 
 @pytest.mark.parametrize("init", ["k-means++", "mixture", "graph", "consensus"])

@@ -149,7 +149,8 @@ def test_warm_up_equals_a_rewrite(problem, form):
         terms = []
         for d, row in zip(distances, problem.batch.index[r].tolist(), strict=True):
             j = int(labels[r, row])
-            terms.append(d[j] - SCALES.within[r] * probabilities(d, SIGMA2[r])[j].log())
+            surprise = -probabilities(d, SIGMA2[r])[j].log()
+            terms.append(d[j] + 20.0 * SCALES.within[r] * surprise)
         weight = 1.3 * (SCALES.reconstruction[r] / SCALES.within[r] if form == "scaled" else 1.0)
         value = plain.reconstruction(rows) + weight * mean(terms)
         return value, value

@@ -29,6 +29,7 @@ from concrete_kmeans.data import (
     Scaled,
     Scaling,
     Source,
+    Subset,
     check_tensor,
     feature_moments,
     fit_scaling,
@@ -56,7 +57,15 @@ from concrete_kmeans.networks import (
 )
 from concrete_kmeans.objectives.deep import ClusterWatch, DeepObjective, Reconstruction
 from concrete_kmeans.progress import progress_bar
-from concrete_kmeans.starts import STARTS, Start, find_start, from_centers, from_labels
+from concrete_kmeans.starts import (
+    MAX_ROWS,
+    STARTS,
+    Start,
+    code_gain,
+    find_start,
+    from_centers,
+    from_labels,
+)
 from concrete_kmeans.training import (
     Annealed,
     Callback,
@@ -94,6 +103,8 @@ PRETRAIN_EPOCHS, LEAST_TRAINING_STEPS = 50, 150
 FEW_FEATURES, SHARED_MINIMUM = 0.2, 0.9
 #: Types that hold no NaN, and are read as they are.
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+#: Rows of which none is kept out of pretraining.
+FEW_ROWS = 50
 #: Rows whose clusters are compared between checks; and steps between checks, at least.
 WATCHED_ROWS, LEAST_STEPS = 4096, 8
 
@@ -148,6 +159,8 @@ class Fit:
     defaults: Defaults
     given: Tensor | None
     """The user's labels (R, N) or centres (R, K, d)."""
+    gains: list[float]
+    """What the code of each restart is worth, below 1 if more than a linear one's."""
     objective: DeepObjective | None = None
     """Of the joint phase."""
     history: list[Event] = field(default_factory=list)
@@ -172,7 +185,7 @@ class Fit:
 
     def model(self, centers: Tensor, sigma2: Tensor) -> Model:
         """Of the networks as they are."""
-        return Model(self.network, centers, self.scaling, sigma2)
+        return Model(self.network, centers, self.scaling, sigma2, self.gains)
 
 
 class DeepClusterer(
@@ -279,12 +292,13 @@ class DeepClusterer(
         seeds = [seed + r for r in range(self.n_init)]
         device = source.rows.device
         generators = [torch.Generator(device).manual_seed(s) for s in seeds]
+        gains = [1.0] * self.n_init
         if self.pretrained is None:
             scaling = self._fit_scaling(source.rows)
             rows = Scaled(source.rows, scaling)
             network = self._build(rows, source.feature_shape, seeds)
         else:
-            network, scaling = self._reuse(self.pretrained, source)
+            network, scaling, gains = self._reuse(self.pretrained, source)
             rows = Scaled(source.rows, scaling)
         self.feature_shape_ = source.feature_shape
         fit = Fit(
@@ -296,6 +310,7 @@ class DeepClusterer(
             network,
             self._method_defaults(),
             self._given_init(int(rows.shape[0]), network.code_size),
+            gains,
         )
         fit.status, fit.n_iter = ["done"] * self.n_init, [0] * self.n_init
         return fit
@@ -326,7 +341,9 @@ class DeepClusterer(
             device=rows.device,
         )
 
-    def _reuse(self, other: DeepClusterer, source: Source) -> tuple[Autoencoder, Scaling]:
+    def _reuse(
+        self, other: DeepClusterer, source: Source
+    ) -> tuple[Autoencoder, Scaling, list[float]]:
         """Networks of a fitted estimator: restart r goes on from its restart r."""
         model = other._all_restarts()
         network = model.network
@@ -340,14 +357,26 @@ class DeepClusterer(
                 f"pretrained has {network.n_restarts} restart(s), fewer than n_init={self.n_init}"
             )
         network = network.select(range(self.n_init))
-        return network.to(source.rows.device, source.rows.dtype), model.scaling
+        network = network.to(source.rows.device, source.rows.dtype)
+        return network, model.scaling, model.gains[: self.n_init]
 
     def _pretrain(self, fit: Fit) -> None:
-        epochs = self._pretrain_epochs(fit)
-        if self.pretrained is None and epochs:
+        """Train the autoencoder on nine tenths of the rows; the rest tell its code's worth."""
+        if self.pretrained is not None:
+            return
+        held = held_out(fit.rows)
+        rest = torch.ones(fit.n_rows, dtype=torch.bool)
+        rest[held] = False
+        others = Subset(fit.rows, rest.nonzero().squeeze(1)) if len(held) else fit.rows
+        if epochs := self._pretrain_epochs(fit):
             objective = Reconstruction(fit.network, augment=self._augmentation(fit))
             rate = start_and_end("pretrain_learning_rate", self.pretrain_learning_rate)
-            self._train(fit, objective, "pretrain", epochs, rate)
+            self._train(fit, objective, "pretrain", epochs, rate, rows=others)
+        if len(held):
+            rows = fit.rows[held.to(fit.rows.device)]
+            errors = _untrained(fit).reconstruction_error(rows)
+            sample = others[evenly(others, MAX_ROWS)]
+            fit.gains = code_gain(rows, sample, errors, fit.network.code_size).tolist()
 
     def _pretrain_epochs(self, fit: Fit) -> int:
         if self.pretrain_epochs != "auto":
@@ -361,7 +390,7 @@ class DeepClusterer(
             name = fit.defaults.init if self.init == "auto" else self.init
             if fit.over:
                 name = "k-means++"  # the quickest that leaves a usable estimator
-            return find_start(name, fit.rows, codes, self.n_clusters, fit.generators)
+            return find_start(name, fit.rows, codes, self.n_clusters, fit.generators, fit.gains)
         given = fit.given.to(codes.device)
         if given.dtype.is_floating_point:
             return from_centers(codes, given.to(codes.dtype))
@@ -427,12 +456,14 @@ class DeepClusterer(
         epochs: int,
         rate: tuple[float, float],
         monitor: Monitor | None = None,
+        *,
+        rows: Rows | None = None,
     ) -> None:
         """Run a phase and note what became of each restart."""
         if fit.over:
             return
         fit.network.train()
-        batches = Batches(fit.rows, None, self.batch_size, fit.generators)
+        batches = Batches(fit.rows if rows is None else rows, None, self.batch_size, fit.generators)
         n_steps = epochs * batches.per_epoch
         joint = phase != "pretrain"
         settings = Settings(
@@ -801,11 +832,23 @@ def _checked(X: Tensor) -> Tensor:
     return check_tensor(flat).view(X.shape)
 
 
-def watched(rows: Rows) -> Tensor:
-    """Numbers of at most WATCHED_ROWS rows, evenly spread, the same for every seed."""
+def evenly(rows: Rows, most: int) -> Tensor:
+    """Numbers of at most so many rows, evenly spread, the same for every seed."""
     n = int(rows.shape[0])
-    size = min(n, WATCHED_ROWS)
+    size = min(n, most)
     return torch.arange(size, device=rows.device) * n // size
+
+
+def watched(rows: Rows) -> Tensor:
+    """Numbers of the rows that a monitor looks at."""
+    return evenly(rows, WATCHED_ROWS)
+
+
+def held_out(rows: Rows) -> Tensor:
+    """Numbers of the rows, a tenth at most, that pretraining does not see; none of a few."""
+    n = int(rows.shape[0])
+    size = min(n // 10, WATCHED_ROWS) if n >= FEW_ROWS else 0
+    return torch.arange(size) * n // max(size, 1)
 
 
 def _untrained(fit: Fit) -> Model:

@@ -163,7 +163,7 @@ class DeepConcreteKMeans(DeepClusterer):
     _defaults: ClassVar[Defaults] = Defaults(
         epochs=60,
         learning_rate=3e-4,
-        clustering_weight=1.0,
+        clustering_weight=5.0,
         init="consensus",
         tol=1e-4,
         patience=5,
