@@ -166,6 +166,8 @@ def standard_error(cell: dict[str, Any], key: str) -> float:
 def report(_: argparse.Namespace) -> None:
     text = DOC.read_text("utf-8")
     for name, make in REPORTS.items():
+        if f"<!-- {name}: begin -->" not in text:
+            continue
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         before, rest = text.split(begin)
         text = before + begin + "\n\n" + make() + "\n" + end + rest.split(end)[1]
@@ -178,7 +180,10 @@ def cells_of(name: str) -> dict[str, dict[str, Any]]:
 
 def table_of_tables() -> str:
     rows = []
-    for name, cells in cells_of("deep_tables").items():
+    for name in TABLES:
+        cells = cells_of("deep_tables").get(name, {})
+        if not {"km", "ae+km", "ckm"} <= set(cells):
+            continue
         row = [name]
         for method in ("km", "ae+km", "ckm"):
             row += [tables.spread(*_percent(cells[method]["summary"]["nmi"]), 1)]
@@ -220,7 +225,10 @@ def table_of_choices() -> str:
         "inertia in the code": ("inertia", -1),
     }
     rows = []
-    for data_set, cells in cells_of("deep_tables").items():
+    for data_set in TABLES:
+        cells = cells_of("deep_tables").get(data_set, {})
+        if "ckm" not in cells:
+            continue
         runs = cells["ckm"]["runs"]
         nmi = np.array([run["nmi"] for run in runs])
         row = [data_set, f"{100 * nmi.mean():.1f}", f"{100 * nmi.max():.1f}"]

@@ -69,7 +69,7 @@ def explanation(record: Record) -> list[str]:
     return [
         f"Seconds are for all {n} seeds, which train together; DCN, DEC and CKM go on from the "
         "autoencoders of AE+KM.",
-        "Labels were used for these scores and nothing else: no seed, start or setting was chosen "
-        f"by them. Every seed counts (n={n}).",
+        "Labels score these runs and have no other part in them: every seed counts "
+        f"(n={n}), and none is chosen.",
         "Read on: README.md, docs/deep.md; `ckm reproduce table1` is k-means without a network.",
     ]
