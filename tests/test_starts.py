@@ -92,7 +92,7 @@ class TestWhitening:
         rows, y = blobs(600, centers=3, d=4)
         turn = torch.linalg.qr(torch.randn(4, 4, generator=generators(2)[0]))[0]
         rows = rows * torch.tensor([1.0, 1.5, 2.0, 2.5]) @ turn
-        sample = starts._Sample(rows, 3)
+        sample = starts.Sample(rows, 3)
         white = sample.whitened(rows, generators(0)[0]).double()
         labels = sample.kmeans(rows, generators(0)[0])
         means = torch.stack([white[labels == j].mean(0) for j in range(3)])
@@ -105,12 +105,12 @@ class TestWhitening:
 
     def test_code_that_does_not_vary(self):
         rows = torch.ones(40, 3)
-        assert starts._Sample(rows, 2).whitened(rows, generators(0)[0]).isfinite().all()
+        assert starts.Sample(rows, 2).whitened(rows, generators(0)[0]).isfinite().all()
 
     def test_a_direction_that_does_not_vary(self):
         rows, _ = blobs(100)
         rows[:, 2] = 7.0
-        white = starts._Sample(rows, 4).whitened(rows, generators(0)[0])
+        white = starts.Sample(rows, 4).whitened(rows, generators(0)[0])
         assert white.isfinite().all()
         assert (white[:, 2] - white[0, 2]).abs().max() < 5.0
 
@@ -187,7 +187,7 @@ def test_consensus_is_no_worse_than_the_worst_of_its_members(data):
     score = lambda labels: adjusted_rand_score(y, labels)  # noqa: E731
     for seed in range(2):
         wide = torch.nn.functional.pad(rows, (0, 1))  # a code is smaller than a row
-        sample, (own,) = starts._Sample(wide, K), generators(seed)
+        sample, (own,) = starts.Sample(wide, K), generators(seed)
         members = [  # in the order in which the consensus draws
             sample.kmeans(sample.vectors_of(rows), own),
             starts._graph(sample, rows, own, 1.0),

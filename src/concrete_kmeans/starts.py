@@ -21,6 +21,7 @@ from concrete_kmeans.networks import principal_components
 
 __all__ = [
     "STARTS",
+    "Sample",
     "Start",
     "code_gain",
     "find_start",
@@ -90,7 +91,7 @@ def find_start(
     index = torch.arange(n, device=codes.device)
     if n > MAX_ROWS:  # evenly spread, and the same for every seed: restarts share graphs of rows
         index = torch.arange(MAX_ROWS, device=codes.device) * n // MAX_ROWS
-    sample = _Sample(rows[index], n_clusters)
+    sample = Sample(rows[index], n_clusters)
     found = [
         STARTS[kind](sample, own[index], generator, gain)
         for own, generator, gain in zip(codes, generators, gains or [1.0] * len(codes), strict=True)
@@ -104,7 +105,7 @@ def find_start(
     return from_labels(codes, torch.cat(labels), n_clusters)
 
 
-class _Sample:
+class Sample:
     """Sampled rows (S, D), and what all restarts share of them, computed when first asked for."""
 
     def __init__(self, rows: Tensor, n_clusters: int) -> None:
@@ -129,6 +130,7 @@ class _Sample:
         return self._principal
 
     def vectors_of(self, points: Tensor) -> Tensor:
+        """Spectral vectors of the neighbour graph of points (S, d)."""
         least = LEAST_PART * len(points) / self.n_clusters
         graph = neighbour_graph(points, least_part=least)
         found = spectral_vectors(graph, self.n_clusters)
@@ -173,21 +175,21 @@ class _Sample:
         return white.to(points)
 
 
-def _kmeans(sample: _Sample, codes: Tensor, generator: torch.Generator, _gain: float) -> Tensor:
+def _kmeans(sample: Sample, codes: Tensor, generator: torch.Generator, _gain: float) -> Tensor:
     return sample.kmeans(codes, generator)
 
 
-def _mixture(sample: _Sample, codes: Tensor, generator: torch.Generator, _gain: float) -> Tensor:
+def _mixture(sample: Sample, codes: Tensor, generator: torch.Generator, _gain: float) -> Tensor:
     """A full-covariance Gaussian mixture of the code."""
     return mixture_start(codes, sample.n_clusters, generators=[generator], tol=1e-4).labels[0]
 
 
-def _graph(sample: _Sample, codes: Tensor, generator: torch.Generator, _gain: float) -> Tensor:
+def _graph(sample: Sample, codes: Tensor, generator: torch.Generator, _gain: float) -> Tensor:
     """Normalised cut of the neighbour graph of the whitened code."""
     return sample.kmeans(sample.vectors_of(sample.whitened(codes, generator)), generator)
 
 
-def _consensus(sample: _Sample, codes: Tensor, generator: torch.Generator, gain: float) -> Tensor:
+def _consensus(sample: Sample, codes: Tensor, generator: torch.Generator, gain: float) -> Tensor:
     """k-means on the one-hot labels of partitions of the code, of the rows, or of both.
 
     Where the code tells more of a row than principal components do, it is trusted alone; where it
@@ -212,7 +214,7 @@ def _consensus(sample: _Sample, codes: Tensor, generator: torch.Generator, gain:
 
 
 #: A partition (S,) of a sample and its codes (S, d), by name.
-STARTS: dict[str, Callable[[_Sample, Tensor, torch.Generator, float], Tensor]] = {
+STARTS: dict[str, Callable[[Sample, Tensor, torch.Generator, float], Tensor]] = {
     "k-means++": _kmeans,
     "mixture": _mixture,
     "graph": _graph,

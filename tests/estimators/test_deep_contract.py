@@ -180,7 +180,7 @@ def test_a_tenth_of_the_rows_is_kept_out_of_pretraining(monkeypatch):
     held = [i for i, row in enumerate(X.astype(float).tolist()) if tuple(row) not in trained_on]
     assert len(held) >= len(X) // 10
     again = quick("DEC", pretrained=fit).fit(X)
-    assert again._model.gains == fit._model.gains
+    assert again.model_.gains == fit.model_.gains
 
 
 @pytest.mark.parametrize("init", ["k-means++", "mixture", "graph", "consensus"])

@@ -514,7 +514,7 @@ class DeepClusterer(
         reconstruction = model.reconstruction_error(fit.rows)
         agreement = restart_agreement(labels)
         best = choose_restart(labels, agreement, inertia, fit.failed)
-        self._model = model
+        self.model_ = model
         self.best_restart_ = best
         self._fitted = model.select(best)
         self.restarts_ = [
@@ -649,7 +649,7 @@ class DeepClusterer(
 
     def _all_restarts(self) -> Model:
         check_is_fitted(self)
-        return self._model
+        return self.model_
 
     # ----------------------------------------------------------------------------------------------
     # checks

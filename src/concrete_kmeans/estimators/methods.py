@@ -135,6 +135,8 @@ class DeepConcreteKMeans(DeepClusterer):
         Label-free scores, labels and centres of every restart.
     best_restart_ : int
         The one that was kept.
+    model_ : Model
+        Networks, centres and scaling of all restarts.
     history_ : list of Event
         Losses by phase, about once an epoch.
     n_features_in_ : int
