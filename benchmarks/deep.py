@@ -164,14 +164,17 @@ def standard_error(cell: dict[str, Any], key: str) -> float:
 
 
 def report(_: argparse.Namespace) -> None:
-    text = DOC.read_text("utf-8")
+    results.write_text(DOC, into_document(DOC.read_text("utf-8")))
+
+
+def into_document(text: str) -> str:
+    """The page with its tables made again from the committed results."""
     for name, make in REPORTS.items():
-        if f"<!-- {name}: begin -->" not in text:
-            continue
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, rest = text.split(begin)
-        text = before + begin + "\n\n" + make() + "\n" + end + rest.split(end)[1]
-    results.write_text(DOC, text)
+        if begin in text:
+            before, rest = text.split(begin)
+            text = before + begin + "\n\n" + make() + "\n" + end + rest.split(end)[1]
+    return text
 
 
 def cells_of(name: str) -> dict[str, dict[str, Any]]:

@@ -22,13 +22,20 @@ def load(path):
 
 def test_code_of_the_readme_runs(capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names = {}
     for block in blocks:
         exec(block, names)
-    assert names["km"].labels_.shape == (1797,)
+    assert names["deep"].labels_.shape == names["km"].labels_.shape == (1797,)
     assert names["layer"].centers.grad is not None
     assert "torch.int32 cpu" in capsys.readouterr().out
+
+
+def test_code_of_the_page_on_deep_clustering_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/deep.md").read_text(), re.DOTALL)
+    names = {}
+    exec(block, names)
+    assert names["ckm"].labels_.shape == (1797,)
 
 
 def test_first_screen_starts_with_the_two_commands_and_a_picture():
@@ -51,6 +58,13 @@ def test_study_is_that_of_the_committed_results(monkeypatch):
     result = json.loads((study.RESULTS / "shallow_study.json").read_text())
     text = study.DOC.read_text()
     assert study.into_document(text, study.table(result)) == text
+
+
+def test_tables_of_deep_clustering_are_those_of_the_committed_results(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    deep = load(ROOT / "benchmarks" / "deep.py")
+    text = deep.DOC.read_text()
+    assert deep.into_document(text) == text
 
 
 def test_targets_hold_in_the_committed_results():

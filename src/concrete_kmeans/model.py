@@ -74,8 +74,8 @@ class Model:
         return self._gather(rows, lambda codes: codes)
 
     def labels(self, rows: Rows) -> Tensor:
-        """Nearest centre of each row, (R, N)."""
-        return self._gather(rows, lambda codes: self._distances(codes).argmin(-1))
+        """Nearest centre of each row, (R, N), int32."""
+        return self._gather(rows, lambda codes: self._distances(codes).argmin(-1).int())
 
     def nearest(self, rows: Rows) -> Tensor:
         """Squared distance to the nearest centre, (R, N)."""

@@ -582,7 +582,7 @@ class DeepClusterer(
 
         Returns
         -------
-        labels : array, or Tensor on the device of X, of shape (n_samples,)
+        labels : array, or Tensor on the device of X, of shape (n_samples,), int32
         """
         return self._compute(X, lambda model, rows: model.labels(rows))
 
