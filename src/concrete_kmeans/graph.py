@@ -6,8 +6,6 @@ not: its normalised cut (Shi and Malik 2000; Ng, Jordan and Weiss 2001) follows 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -16,10 +14,9 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
-from concrete_kmeans.lloyd import kmeans_plusplus, lloyd
 from concrete_kmeans.validation import check_positive_int
 
-__all__ = ["nearest_neighbours", "neighbour_graph", "spectral_labels", "spectral_vectors", "vote"]
+__all__ = ["nearest_neighbours", "neighbour_graph", "spectral_vectors", "vote"]
 
 #: Neighbours of a row in the graph.
 N_NEIGHBOURS = 10
@@ -148,37 +145,6 @@ def _leading_vectors(
     except ArpackNoConvergence as stop:  # those found so far are the leading ones
         found = np.asarray(stop.eigenvectors, dtype=np.float64)
     return np.hstack([known, found[:, ::-1]])
-
-
-def spectral_labels(
-    graph: sparse.csr_array,
-    n_clusters: int,
-    *,
-    generators: Sequence[torch.Generator],
-    n_starts: int = 10,
-) -> Tensor:
-    """Clusters (R, N) of the nodes of a graph: k-means on its leading eigenvectors.
-
-    Examples
-    --------
-    >>> rows = torch.tensor([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2]])
-    >>> graph = neighbour_graph(rows, 2)
-    >>> a = spectral_labels(graph, 2, generators=[torch.Generator().manual_seed(0)])[0]
-    >>> bool((a[:3] == a[0]).all() and (a[3:] == 1 - a[0]).all())
-    True
-    """
-    vectors = torch.from_numpy(spectral_vectors(graph, n_clusters))
-    best, least = None, None
-    for _ in range(n_starts):
-        first, _ = kmeans_plusplus(vectors, n_clusters, generators=generators)
-        found = lloyd(vectors, first)
-        if best is None or least is None:
-            best, least = found.labels, found.inertia
-        else:
-            lower = found.inertia < least
-            best = torch.where(lower.unsqueeze(-1), found.labels, best)
-            least = torch.where(lower, found.inertia, least)
-    return torch.as_tensor(best).long()
 
 
 def vote(labels: Tensor, neighbours: Tensor, n_clusters: int) -> Tensor:

@@ -73,13 +73,17 @@ class Model:
         """(R, N, d)."""
         return self._gather(rows, lambda codes: codes)
 
-    def labels(self, rows: Rows) -> Tensor:
-        """Nearest centre of each row, (R, N), int32."""
-        return self._gather(rows, lambda codes: self._distances(codes).argmin(-1).int())
-
-    def nearest(self, rows: Rows) -> Tensor:
-        """Squared distance to the nearest centre, (R, N)."""
-        return self._gather(rows, lambda codes: self._distances(codes).amin(-1))
+    def assign(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Nearest centre of each row, int32, and its squared distance, each (R, N)."""
+        shape = self.network.n_restarts, int(rows.shape[0])
+        labels = torch.empty(shape, dtype=torch.int32, device=self.centers.device)
+        nearest = torch.empty(shape, dtype=self.centers.dtype, device=self.centers.device)
+        start = 0
+        for distances in self.map(rows, self._distances):
+            part = slice(start, start + distances.shape[1])
+            nearest[:, part], labels[:, part] = distances.min(-1)
+            start = part.stop
+        return labels, nearest
 
     def probabilities(self, rows: Rows) -> Tensor:
         """Of each cluster for each row, (R, N, K)."""

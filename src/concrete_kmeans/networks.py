@@ -22,7 +22,7 @@ from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from concrete_kmeans.validation import check_choice, check_positive_int
+from concrete_kmeans.validation import check_choice, check_positive_int, check_sizes
 
 __all__ = [
     "Autoencoder",
@@ -31,7 +31,6 @@ __all__ = [
     "StackedModule",
     "Stacking",
     "build_autoencoder",
-    "check_sizes",
     "default_widths",
     "principal_components",
 ]
@@ -855,16 +854,6 @@ def _check_seeds(seeds: Any) -> tuple[int, ...]:
     if not whole or not all(whole) or min(seeds) < 0 or max(seeds) >= 2**63:
         raise ValueError(f"{allowed}, got {seeds!r}")
     return tuple(map(int, seeds))
-
-
-def check_sizes(name: str, sizes: object, *, least: int = 1) -> tuple[int, ...]:
-    """``sizes`` as a tuple of whole numbers of at least one."""
-    if not isinstance(sizes, Sequence) or isinstance(sizes, str):
-        also = "" if name == "feature_shape" else ", a known name, an nn.Module or a function"
-        raise TypeError(f"{name} must be a sequence of whole numbers{also}, got {sizes!r}")
-    if len(sizes) < least:
-        raise ValueError(f"{name} must hold at least {least} number, got {sizes!r}")
-    return tuple(check_positive_int(f"{name}[{i}]", size) for i, size in enumerate(sizes))
 
 
 def _csv(shape: tuple[int, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Sequence
 from typing import TypeVar
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "check_positive",
     "check_positive_int",
     "check_whole",
+    "check_sizes",
 ]
 
 T = TypeVar("T", bound=str)
@@ -56,3 +58,13 @@ def check_whole(name: str, value: object, *, also: str = "") -> int:
         allowed = "a whole number of at least 0" + (f" or {also}" if also else "")
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
     return int(value)
+
+
+def check_sizes(name: str, sizes: object, *, least: int = 1) -> tuple[int, ...]:
+    """``sizes`` as a tuple of whole numbers of at least one."""
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+        also = "" if name == "feature_shape" else ", a known name, an nn.Module or a function"
+        raise TypeError(f"{name} must be a sequence of whole numbers{also}, got {sizes!r}")
+    if len(sizes) < least:
+        raise ValueError(f"{name} must hold at least {least} number, got {sizes!r}")
+    return tuple(check_positive_int(f"{name}[{i}]", size) for i, size in enumerate(sizes))

@@ -51,7 +51,6 @@ from concrete_kmeans.model import Model
 from concrete_kmeans.networks import (
     Autoencoder,
     build_autoencoder,
-    check_sizes,
     default_widths,
     principal_components,
 )
@@ -81,6 +80,7 @@ from concrete_kmeans.validation import (
     check_not_negative,
     check_positive,
     check_positive_int,
+    check_sizes,
     check_whole,
 )
 
@@ -423,17 +423,16 @@ class DeepClusterer(
         epochs = fit.defaults.epochs if self.epochs == "auto" else int(self.epochs)
         if self.epochs == "auto" and epochs:
             epochs = epochs_for(fit.n_rows, self.batch_size, epochs)
-        if not epochs:
+        objective = self._objective(fit, start) if epochs else None
+        if objective is None:
             return start.centers
-        fit.objective = self._objective(fit, start)
-        self._train(
-            fit, fit.objective, "joint", epochs, self._rate(), self._watch(fit, fit.objective)
-        )
-        return fit.objective.centers.detach()
+        fit.objective = objective
+        self._train(fit, objective, "joint", epochs, self._rate(), self._watch(fit, objective))
+        return objective.centers.detach()
 
-    def _objective(self, fit: Fit, start: Start) -> DeepObjective:
-        """What the joint phase minimises."""
-        raise NotImplementedError
+    def _objective(self, fit: Fit, start: Start) -> DeepObjective | None:  # noqa: ARG002
+        """What the joint phase minimises; None for a method without one."""
+        return None
 
     def _temperature(self, n_steps: int) -> Callable[[int], float]:  # noqa: ARG002
         """Schedule of the joint phase."""
@@ -509,8 +508,8 @@ class DeepClusterer(
         give = like_input(X)
         model = fit.model(centers.clone(), self._sigma2(fit, centers))
         model = replace(model, kernel=self._kernel)
-        labels = model.labels(fit.rows)  # (R, N)
-        inertia = model.nearest(fit.rows).double().sum(-1)
+        labels, nearest = model.assign(fit.rows)  # (R, N)
+        inertia = nearest.double().sum(-1)
         reconstruction = model.reconstruction_error(fit.rows)
         agreement = restart_agreement(labels)
         best = choose_restart(labels, agreement, inertia, fit.failed)
@@ -531,17 +530,18 @@ class DeepClusterer(
             for r in range(len(labels))
         ]
         # the path of predict, so that both agree to the last bit
-        own = self._fitted.labels(fit.rows)[0]
+        (own,), (nearest,) = self._fitted.assign(fit.rows)
         self.labels_ = give(own)
         self.cluster_centers_ = give(self._fitted.centers[0])
-        self.inertia_ = float(self._fitted.nearest(fit.rows).double().sum())
+        self.inertia_ = float(nearest.double().sum())
         self.n_iter_ = fit.n_iter[best]
         self.history_ = fit.history
         self._report_troubles(fit, own)
 
     def _sigma2(self, fit: Fit, centers: Tensor) -> Tensor:
         """Square of the width of ``predict_proba``, (R,): that of round clusters of equal size."""
-        within = fit.model(centers, centers.new_ones(len(centers))).nearest(fit.rows).mean(-1)
+        _, nearest = fit.model(centers, centers.new_ones(len(centers))).assign(fit.rows)
+        within = nearest.mean(-1)
         return (2.0 * within / centers.shape[-1]).clamp_min(torch.finfo(centers.dtype).tiny)
 
     def _report_troubles(self, fit: Fit, labels: Tensor) -> None:
@@ -584,7 +584,7 @@ class DeepClusterer(
         -------
         labels : array, or Tensor on the device of X, of shape (n_samples,), int32
         """
-        return self._compute(X, lambda model, rows: model.labels(rows))
+        return self._compute(X, lambda model, rows: model.assign(rows)[0])
 
     def transform(self, X: Any) -> Array:
         """Embedding of each row.
@@ -615,21 +615,20 @@ class DeepClusterer(
 
     def score(self, X: Any, y: object = None) -> float:  # noqa: ARG002
         """Minus the sum of squared distances in the code to the nearest centre."""
-        total: list[float] = []
-
-        def add(model: Model, rows: Rows) -> Tensor:
-            nearest = model.nearest(rows)
-            total.append(float(nearest.double().sum()))
-            return nearest
-
-        self._compute(X, add)
-        return -total[0]
+        _, model, rows = self._model_and_rows(X)
+        _, nearest = model.assign(rows)
+        return -float(nearest.double().sum())
 
     def _compute(self, X: Any, function: Callable[[Model, Rows], Tensor]) -> Array:
+        X, model, rows = self._model_and_rows(X)
+        return like_input(X)(function(model, rows)[0])
+
+    def _model_and_rows(self, X: Any) -> tuple[Any, Model, Rows]:
+        """X checked, and what computes from its rows as the network sees them."""
         check_is_fitted(self)
         X, source = self._open(X, reset=False)
         model = self._model_on(source.rows)
-        return like_input(X)(function(model, Scaled(source.rows, model.scaling))[0])
+        return X, model, Scaled(source.rows, model.scaling)
 
     def _model_on(self, rows: Rows) -> Model:
         model = self._fitted

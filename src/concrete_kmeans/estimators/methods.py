@@ -113,8 +113,8 @@ class DeepConcreteKMeans(DeepClusterer):
     precision : {"float32", "tf32", "bfloat16", "float64"}, default="float32"
         Of training. Distances and losses are float32 at least.
     callbacks : list of callables, optional
-        Called with a :class:`concrete_kmeans.training.Event` about once an epoch; one that returns
-        True ends the phase.
+        Called with a :class:`concrete_kmeans.training.Event` about once an epoch (in the joint
+        phase of DEC and IDEC every 140 steps); one that returns True ends the phase.
     verbose : int, default=0
         Above 0, a progress bar on a terminal.
     random_state : int, RandomState or None, default=None
@@ -334,9 +334,6 @@ class AutoencoderKMeans(DeepClusterer):
     """
 
     _defaults: ClassVar[Defaults] = Defaults(epochs=0, learning_rate=1e-3)
-
-    def _joint(self, fit: Fit, start: Start) -> Tensor:  # noqa: ARG002
-        return start.centers
 
 
 class DEC(DeepClusterer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ class Verdict(NamedTuple):
     """Collapsed: go back to the state of the check before, and no further."""
 
 
-class Objective:
+class Objective(ABC):
     """A loss over batches for R restarts; a method overrides what it needs.
 
     Every tensor of :meth:`state` has the restarts on axis 0 and belongs to one of them alone, so
@@ -32,22 +33,22 @@ class Objective:
     #: Steps between calls of :meth:`refresh`; 0 for never.
     refresh_every: int = 0
 
+    @abstractmethod
     def parameters(self) -> list[Tensor]:
         """What the optimiser moves, each (R, ...)."""
-        raise NotImplementedError
 
     def state(self) -> list[Tensor]:
         """All that a restart is made of, each (R, ...): parameters and what a step changes."""
         return self.parameters()
 
-    def refresh(self) -> None:
+    def refresh(self) -> None:  # noqa: B027  # most methods need none
         """Look at all rows, every ``refresh_every`` steps."""
 
+    @abstractmethod
     def loss(
         self, batch: Batch, temperature: float, generators: Sequence[torch.Generator]
     ) -> dict[str, Tensor]:
         """Loss under ``"loss"``, and its parts for the history, each (R,)."""
-        raise NotImplementedError
 
-    def after_step(self, batch: Batch) -> None:
+    def after_step(self, batch: Batch) -> None:  # noqa: B027  # most methods need none
         """Update what no gradient moves."""
