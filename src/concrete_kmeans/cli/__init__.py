@@ -1,0 +1,15 @@
+"""The terminal face: ``ckm``.
+
+Whatever is heavy is imported by the command that needs it, so that ``ckm --help`` is instant.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+from concrete_kmeans.cli import demo, reproduce
+from concrete_kmeans.cli.common import app
+
+__all__ = ["app", "demo", "main", "reproduce"]
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="ckm")

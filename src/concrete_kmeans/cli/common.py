@@ -1,0 +1,117 @@
+"""What all commands share: the application, its errors and exit codes, what is shown."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from typer.core import TyperGroup
+
+from concrete_kmeans import __version__
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["INTERRUPTED", "Debug", "app", "checked", "progress", "say"]
+
+T = TypeVar("T")
+
+DEBUG, INTERRUPTED = "concrete_kmeans.debug", 130
+
+
+class _Group(TyperGroup):
+    """Turns a failure into one line on stderr and an exit code, whichever command it is from."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("ckm: interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+        except (BrokenPipeError, typer.Abort):
+            raise
+        except Exception as error:
+            if hasattr(error, "exit_code"):  # wrong usage, or an exit on purpose
+                raise
+            if ctx.meta.get(DEBUG):
+                typer.echo(traceback.format_exc().rstrip(), err=True)
+            text = " ".join(str(error).split())
+            typer.echo(f"ckm: {type(error).__name__}{': ' * bool(text)}{text}", err=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    cls=_Group,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ckm {__version__}")
+        raise typer.Exit
+
+
+def _set_debug(ctx: typer.Context, asked: bool) -> None:
+    if asked:
+        ctx.meta[DEBUG] = True  # shared by the contexts of all commands
+
+
+Debug = Annotated[
+    bool, typer.Option("--debug", callback=_set_debug, help="Show the traceback of a failure.")
+]
+
+
+@app.callback()
+def _ckm(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+    _debug: Debug = False,
+) -> None:
+    """Hard k-means trained by gradient descent, alone or inside a neural network."""
+
+
+def checked(option: str, check: Callable[[], T]) -> T:
+    """Call a check whose ValueError is a wrong usage of an option."""
+    try:
+        return check()
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[str, int], None]]:
+    """Bar on stderr when that is a terminal, else nothing; yields what moves it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeElapsedColumn as Elapsed
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed())
+    with Progress(
+        *columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True
+    ) as bar:
+        task = bar.add_task("loading", total=total)
+        yield lambda text, fits: bar.update(task, advance=fits, description=text)
+
+
+def say(table: Table, *sentences: str) -> None:
+    """Show a table, and sentences under it, on stdout."""
+    from rich.console import Console
+
+    # Nobody's window is 80 columns wide when the output goes to a file or a pipe.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+    for sentence in sentences:
+        console.print(sentence, markup=False, soft_wrap=not console.is_terminal)
