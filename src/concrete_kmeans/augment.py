@@ -15,6 +15,7 @@ from torch.nn import functional
 from concrete_kmeans.validation import check_choice, check_not_negative
 
 __all__ = [
+    "BUILT_IN",
     "Augment",
     "FeatureDropout",
     "GaussianNoise",
@@ -58,7 +59,7 @@ def warp_images(images: Tensor, shift: Tensor, angle: Tensor, zoom: Tensor) -> T
     inverse = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
     origin = -(inverse @ shift.to(images).unsqueeze(-1))  # (N, 2, 1)
     # affine_grid counts from -1 to 1 along each axis, whatever its length
-    half = images.new_tensor([width / 2.0, height / 2.0])
+    half = torch.stack([images.new_full((), side / 2.0) for side in (width, height)])
     theta = torch.cat([inverse * half, origin], -1) / half.unsqueeze(-1)  # (N, 2, 3)
     grid = functional.affine_grid(theta, list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, padding_mode="zeros", align_corners=False)
@@ -195,6 +196,10 @@ class FeatureDropout:
         if isinstance(self.fill, str):
             return rows.mean(1, keepdim=True).where(left_out, rows)
         return rows.masked_fill(left_out, self.fill)
+
+
+#: What draws and computes on the device alone.
+BUILT_IN = (ImageJitter, GaussianNoise, FeatureDropout)
 
 
 def resolve_augment(

@@ -8,6 +8,7 @@ sources here may be read from several threads.
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import warnings
@@ -763,21 +764,37 @@ class Batches:
         """Batches in a pass over the rows."""
         return self.n // self.size
 
-    def __iter__(self) -> Iterator[Batch]:
-        R, device = len(self.generators), self.X.device
-        if self.size == self.n:
-            rows = self.X[0 : self.n].expand(R, -1, -1)
-            index = torch.arange(self.n, device=device).expand(R, -1)
-            weight = None if self.weight is None else self.weight.expand(R, -1)
-            while True:
-                yield Batch(rows, weight, index)
-        for index in self._indices():
-            rows = self.X[index.reshape(-1)].view(*index.shape, -1)
-            index = index.to(device, non_blocking=True)
-            yield Batch(rows, None if self.weight is None else self.weight[index], index)
+    @property
+    def shape(self) -> tuple[int, int]:
+        """R and B."""
+        return len(self.generators), self.size
 
-    def _indices(self) -> Iterator[Tensor]:
+    @property
+    def on_cuda(self) -> bool:
+        """Whether the rows of a batch are read without the host."""
+        return self.X.device.type == "cuda" and _index_device(self.X) == self.X.device
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self.size == self.n:
+            rows = self.X[0 : self.n].expand(len(self.generators), -1, -1)
+            for index in self.indices():
+                weight = None if self.weight is None else self.weight.expand(*index.shape)
+                yield Batch(rows, weight, index.to(self.X.device))
+        for index in self.indices():
+            yield self.take(index)
+
+    def take(self, index: Tensor) -> Batch:
+        """The batch of those rows, (R, B)."""
+        rows = self.X[index.reshape(-1)].view(*index.shape, -1)
+        index = index.to(self.X.device, non_blocking=True)
+        return Batch(rows, None if self.weight is None else self.weight[index], index)
+
+    def indices(self) -> Iterator[Tensor]:
+        """Numbers (R, B) of the rows of batch after batch."""
         device = _index_device(self.X)
+        if self.size == self.n:
+            every = torch.arange(self.n, device=device).expand(*self.shape)
+            yield from itertools.repeat(every)
         while True:
             if self.n > self.max_shuffled:
                 draws = [torch.randint(self.n, (self.size,), **_on(g)) for g in self.generators]

@@ -26,6 +26,8 @@ __all__ = ["LloydResult", "RowSource", "assign", "kmeans_plusplus", "lloyd"]
 MAX_CHUNK_BYTES = 2 * 2**20
 #: On CUDA a chunk must be large enough to fill the device.
 MAX_CHUNK_BYTES_CUDA = 256 * 2**20
+#: Rows of one of the many products that a long one is cut into on a GPU.
+RUN = 1024
 
 
 class RowSource(Protocol):
@@ -223,6 +225,23 @@ class _Chunks:
 def _to_float64_sum(blocks: Tensor) -> Tensor:
     """Sum the last axis; short float32 runs are exact enough, what follows them is not."""
     return blocks.sum(-1).double()
+
+
+def _long_product(left: Tensor, rows: Tensor) -> Tensor:
+    """``left @ rows`` in float64, from (R, K, B) and (R, B, D) or (B, D) where B is large.
+
+    As many small products, whose sum is taken after them: one product has too few entries to keep a
+    GPU busy (k = 10 in 10 dimensions: 25 times slower).
+    """
+    R, K, B = left.shape
+    if rows.ndim == 2:
+        left, rows = left.reshape(1, R * K, B), rows.unsqueeze(0)
+    whole = B - B % RUN
+    a, b = left[..., :whole], rows[:, :whole]
+    runs = a.reshape(*a.shape[:2], -1, RUN).transpose(1, 2)  # (R, P, K, RUN)
+    total: Tensor = (runs @ b.reshape(len(b), -1, RUN, b.shape[-1])).double().sum(1)
+    total += (left[..., whole:] @ rows[:, whole:]).double()
+    return total.view(R, K, -1)
 
 
 def _check_rows(X: Rows, n_clusters: int) -> None:
@@ -748,7 +767,7 @@ class _Partition:
             delta -= (before.unsqueeze(1) == cluster).to(rows.dtype)
             if c.weight is not None:
                 delta *= c.weight
-            self.sums[running] += (delta @ rows).double()
+            self.sums[running] += _long_product(delta, rows)
             self.weights[running] += _to_float64_sum(delta)
             self.labels[running, c.start : c.stop] = after
             changed += (after != before).sum(-1)

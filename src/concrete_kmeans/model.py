@@ -16,8 +16,9 @@ from concrete_kmeans.networks import Autoencoder
 
 __all__ = ["Model"]
 
-#: Numbers in the largest activation of a chunk: 16 MiB of float32.
-MAX_CHUNK = 2**22
+#: Numbers in the largest activation of a chunk: 16 MiB of float32 on the CPU, where it is to stay
+#: in the cache, and 512 MiB on a GPU, where a chunk has to be worth its launches.
+MAX_CHUNK, MAX_CHUNK_CUDA = 2**22, 2**27
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Model:
         # a convolution's output is wider than its weights: 32 channels of half the height and width
         pixels = 8 * network.n_features if len(network.feature_shape) > 1 else 0
         widest: int = max(pixels, network.n_features, *self.centers.shape[1:], *widths)
-        return max(1, MAX_CHUNK // (network.n_restarts * widest))
+        most = MAX_CHUNK_CUDA if self.centers.device.type == "cuda" else MAX_CHUNK
+        return max(1, most // (network.n_restarts * widest))
 
     @torch.inference_mode()
     def map(self, rows: Rows, function: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:

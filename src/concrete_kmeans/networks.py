@@ -357,6 +357,8 @@ class Autoencoder(nn.Module):
         R.
     description : mapping
         What :meth:`description` returns.
+    built_in : bool
+        No part of it is a user's module.
 
     Attributes
     ----------
@@ -382,8 +384,10 @@ class Autoencoder(nn.Module):
         code_size: int,
         n_restarts: int,
         description: Mapping[str, Any],
+        built_in: bool = False,
     ) -> None:
         super().__init__()
+        self.built_in = built_in
         self.encoder, self.decoder = encoder, decoder
         self.feature_shape, self.n_features = feature_shape, math.prod(feature_shape)
         self.code_size, self.n_restarts = code_size, n_restarts
@@ -560,6 +564,7 @@ def build_autoencoder(
         code_size=size,
         n_restarts=len(site.seeds),
         description=description,
+        built_in=not (encoders or decoders),
     )
 
 

@@ -6,12 +6,12 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
-from concrete_kmeans.data import Batch
+from concrete_kmeans.data import Batch, Batches
 from concrete_kmeans.objectives.base import Objective, Verdict
 
 __all__ = [
@@ -67,7 +67,7 @@ class Optimizer(Protocol):
     def zero_grad(self) -> None:
         """Forget the gradients."""
 
-    def step(self, rate: float) -> None:
+    def step(self, rate: float | Tensor) -> None:
         """Move the parameters."""
 
 
@@ -78,7 +78,10 @@ class TorchOptimizer:
         # torch.optim takes a second to import: only who trains a network waits for it
         parameters: Any = objective.parameters()
         if kind == "adam":
-            self.inner: torch.optim.Optimizer = torch.optim.Adam(parameters, fused=True)
+            capturable = parameters[0].device.type == "cuda"
+            self.inner: torch.optim.Optimizer = torch.optim.Adam(
+                parameters, fused=True, capturable=capturable
+            )
         else:
             self.inner = torch.optim.SGD(parameters, lr=1.0, momentum=0.9, fused=True)
 
@@ -86,7 +89,7 @@ class TorchOptimizer:
         """Forget the gradients."""
         self.inner.zero_grad()
 
-    def step(self, rate: float) -> None:
+    def step(self, rate: float | Tensor) -> None:
         """Move the parameters."""
         self.inner.param_groups[0]["lr"] = rate
         self.inner.step()
@@ -129,6 +132,8 @@ class Settings:
     clip: float | None = None
     """Largest norm of a restart's gradient."""
     precision: Precision = "float32"
+    record: bool = True
+    """On CUDA, record a step once and replay it, where the objective and the rows allow it."""
 
 
 class Outcome(NamedTuple):
@@ -171,33 +176,103 @@ def train(
         On Ctrl-C, with the state of the last whole step.
     """
     run = _Run(objective, settings, callbacks, generators)
-    optimizer = (
-        settings.optimizer(objective)
-        if callable(settings.optimizer)
-        else TorchOptimizer(settings.optimizer, objective)
-    )
-    device = run.running.device
+    step = _Step(objective, settings, generators)
+    take: Callable[[Any, float, float], Tensor] = step
+    drawn: Iterable[Any] = batches
+    if settings.record and objective.recordable and getattr(batches, "on_cuda", False):
+        own = cast("Batches", batches)
+        take, drawn = _Recorded(step, own), own.indices()
     try:
-        with _precise(settings.precision, device):
-            for step, batch in zip(range(settings.n_steps), batches, strict=False):
-                if objective.refresh_every and step % objective.refresh_every == 0:
+        with _precise(settings.precision, run.running.device):
+            for t, batch in zip(range(settings.n_steps), drawn, strict=False):
+                if objective.refresh_every and t % objective.refresh_every == 0:
                     objective.refresh()
-                optimizer.zero_grad()
-                with _autocast(settings.precision, device):
-                    parts = objective.loss(batch, settings.temperature(step), generators)
-                parts["loss"].sum().backward()  # type: ignore[no-untyped-call]  # restarts share no parameter: the sum keeps them apart
-                if settings.clip is not None:
-                    _clip(objective.parameters(), settings.clip)
-                optimizer.step(settings.learning_rate(step))
-                objective.after_step(batch)
-                run.note(step, parts)
-                if (step + 1) % settings.check_every == 0 and run.check(step, monitor):
+                parts = take(batch, settings.temperature(t), settings.learning_rate(t))
+                run.note(t, parts, step.names)
+                if (t + 1) % settings.check_every == 0 and run.check(t, monitor):
                     break
             if run.trace:  # of the steps after the last check, callbacks are told as well
                 run.check(run.n_steps - 1, None)
     except KeyboardInterrupt as stop:
         raise Interrupted(run.end()) from stop
     return run.end()
+
+
+class _Step:
+    """One step of the optimiser."""
+
+    def __init__(
+        self, objective: Objective, settings: Settings, generators: Sequence[torch.Generator]
+    ) -> None:
+        self.objective, self.settings, self.generators = objective, settings, generators
+        self.optimizer = (
+            settings.optimizer(objective)
+            if callable(settings.optimizer)
+            else TorchOptimizer(settings.optimizer, objective)
+        )
+        self.device = objective.parameters()[0].device
+        self.names: list[str] = []
+
+    def __call__(self, batch: Batch, temperature: float | Tensor, rate: float | Tensor) -> Tensor:
+        """Take it; return the parts of the loss, (P, R)."""
+        objective, settings = self.objective, self.settings
+        self.optimizer.zero_grad()
+        with _autocast(settings.precision, self.device):
+            parts = objective.loss(batch, temperature, self.generators)
+        parts["loss"].sum().backward()  # type: ignore[no-untyped-call]  # restarts share no parameter: the sum keeps them apart
+        if settings.clip is not None:
+            _clip(objective.parameters(), settings.clip)
+        self.optimizer.step(rate)
+        objective.after_step(batch)
+        self.names = list(parts)
+        values = [value.detach() for value in parts.values()]
+        return torch.stack(values) if len(values) > 1 else values[0].unsqueeze(0)
+
+
+class _Recorded:
+    """A step recorded as a CUDA graph: the same kernels on the same memory, launched as one.
+
+    The reading of the rows is part of it. What changes from step to step is written to fixed places
+    before: row numbers, temperature, learning rate; and the place of each generator in its
+    sequence, by torch.
+    """
+
+    #: Steps that run before the recording, so that all that is set up once is set up.
+    n_before = 3
+
+    def __init__(self, step: _Step, batches: Batches) -> None:
+        self.step, self.batches = step, batches
+        self.index = torch.zeros(batches.shape, dtype=torch.int64, device=step.device)
+        self.temperature = torch.zeros((), device=step.device)
+        self.rate = torch.zeros((), device=step.device)
+        self.stream = torch.cuda.Stream(step.device)  # type: ignore[no-untyped-call]
+        self.parts = torch.empty(0)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.n_taken = 0
+
+    def __call__(self, index: Tensor, temperature: float, rate: float) -> Tensor:
+        """Take the step; return the parts of the loss, (P, R)."""
+        self.index.copy_(index)
+        self.temperature.fill_(temperature)
+        self.rate.fill_(rate)
+        self.n_taken += 1
+        if self.n_taken <= self.n_before:
+            self.stream.wait_stream(torch.cuda.current_stream(self.step.device))
+            with torch.cuda.stream(self.stream):
+                parts = self._take()
+            torch.cuda.current_stream(self.step.device).wait_stream(self.stream)
+            return parts
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            for generator in self.step.generators:
+                self.graph.register_generator_state(generator)
+            with torch.cuda.graph(self.graph, stream=self.stream):
+                self.parts = self._take()
+        self.graph.replay()
+        return self.parts.clone()
+
+    def _take(self) -> Tensor:
+        return self.step(self.batches.take(self.index), self.temperature, self.rate)
 
 
 class _Run:
@@ -225,11 +300,10 @@ class _Run:
         self.n_steps = 0
         self.history: list[Event] = []
 
-    def note(self, step: int, parts: dict[str, Tensor]) -> None:
+    def note(self, step: int, parts: Tensor, names: list[str]) -> None:
         """Remember a step's losses on the device."""
-        self.names = list(parts)
-        values = [value.detach() for value in parts.values()]
-        self.trace.append(torch.stack(values) if len(values) > 1 else values[0].unsqueeze(0))
+        self.names = names
+        self.trace.append(parts)
         self.n_steps = step + 1
 
     def check(self, step: int, monitor: Monitor | None) -> bool:

@@ -35,6 +35,7 @@ from concrete_kmeans import (
     ClusterCollapseWarning,
     ConcreteKMeans,
     DeepConcreteKMeans,
+    training,
 )
 from concrete_kmeans.estimators import deep, methods
 from concrete_kmeans.estimators.deep import choose_restart
@@ -1246,3 +1247,22 @@ def test_cuda_tensors_stay_on_cuda(method):
     assert_same(fit.fit(X), quick(method, device="auto").fit(X))
     on_host = fit.set_params(device="cpu").transform(X)
     np.testing.assert_allclose(fit.set_params(device="auto").transform(X), on_host, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("variant", [{}, {"augment": "noise"}, {"clip_norm": 0.5}])
+@every_method
+def test_recorded_steps_give_the_weights_of_plain_ones(method, variant, monkeypatch):
+    """A recording replays the kernels of a step: the same weights after some epochs."""
+    rows = torch.from_numpy(X).cuda()
+    options = {"device": "auto", "precision": "float64", "n_init": 2, **variant}
+    replayed = quick(method, **options).fit(rows)
+    monkeypatch.setattr(training._Recorded, "n_before", 10**9)
+    plain = quick(method, **options).fit(rows)
+    ours, theirs = (list(fit.model_.network.parameters()) for fit in (replayed, plain))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+    torch.testing.assert_close(replayed.model_.centers, plain.model_.centers, rtol=0, atol=1e-10)
+    assert replayed.n_iter_ == plain.n_iter_
+    assert len(replayed.history_) == len(plain.history_)

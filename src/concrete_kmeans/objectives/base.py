@@ -33,6 +33,15 @@ class Objective(ABC):
     #: Steps between calls of :meth:`refresh`; 0 for never.
     refresh_every: int = 0
 
+    @property
+    def recordable(self) -> bool:
+        """Whether :meth:`loss` and :meth:`after_step` are kernels on fixed memory and no more.
+
+        They then wait for nothing on the host, replace no tensor of the state, and take the
+        temperature as a tensor: :mod:`training` may record them as a CUDA graph.
+        """
+        return False
+
     @abstractmethod
     def parameters(self) -> list[Tensor]:
         """What the optimiser moves, each (R, ...)."""
@@ -46,7 +55,7 @@ class Objective(ABC):
 
     @abstractmethod
     def loss(
-        self, batch: Batch, temperature: float, generators: Sequence[torch.Generator]
+        self, batch: Batch, temperature: float | Tensor, generators: Sequence[torch.Generator]
     ) -> dict[str, Tensor]:
         """Loss under ``"loss"``, and its parts for the history, each (R,)."""
 

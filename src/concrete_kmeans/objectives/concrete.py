@@ -76,7 +76,7 @@ class Concrete(DeepObjective):
             self.weight = weight * scales.reconstruction / scales.within
 
     def loss(
-        self, batch: Batch, temperature: float, generators: Sequence[torch.Generator]
+        self, batch: Batch, temperature: float | Tensor, generators: Sequence[torch.Generator]
     ) -> dict[str, Tensor]:
         """Eq. 8, a mean over the batch."""
         rows = self.view(batch, generators)

@@ -65,7 +65,7 @@ class AlternatingClustering(DeepObjective):
     def loss(
         self,
         batch: Batch,
-        temperature: float,  # noqa: ARG002
+        temperature: float | Tensor,  # noqa: ARG002
         generators: Sequence[torch.Generator],
     ) -> dict[str, Tensor]:
         """(DCN, 4), a mean over the batch."""

@@ -91,7 +91,7 @@ class EmbeddedClustering(DeepObjective):
     def loss(
         self,
         batch: Batch,
-        temperature: float,  # noqa: ARG002
+        temperature: float | Tensor,  # noqa: ARG002
         generators: Sequence[torch.Generator],
     ) -> dict[str, Tensor]:
         """(DEC, 2) or (IDEC, 9), a mean over the batch."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from concrete_kmeans import functional as F
-from concrete_kmeans.augment import Augment
+from concrete_kmeans.augment import BUILT_IN, Augment
 from concrete_kmeans.data import Batch
 from concrete_kmeans.networks import Autoencoder
 from concrete_kmeans.objectives.base import Objective, Verdict
@@ -51,6 +51,12 @@ class DeepObjective(Objective):
         """Parameters, and what normalising layers count."""
         return [*self.network.parameters(), *self.network.buffers(), self.centers]
 
+    @property
+    def recordable(self) -> bool:
+        """Unless something of the user's is part of it."""
+        own = self.augment is None or isinstance(self.augment, BUILT_IN)
+        return own and self.network.built_in
+
     def view(self, batch: Batch, generators: Sequence[torch.Generator]) -> Tensor:
         """Rows (R, B, D) as the network is to see them."""
         return batch.rows if self.augment is None else self.augment(batch.rows, generators)
@@ -75,7 +81,7 @@ class Reconstruction(DeepObjective):
     def loss(
         self,
         batch: Batch,
-        temperature: float,  # noqa: ARG002
+        temperature: float | Tensor,  # noqa: ARG002
         generators: Sequence[torch.Generator],
     ) -> dict[str, Tensor]:
         """Eq. 4."""

@@ -68,7 +68,7 @@ class SoftClustering(DeepObjective):
         self.weight = weight
 
     def loss(
-        self, batch: Batch, temperature: float, generators: Sequence[torch.Generator]
+        self, batch: Batch, temperature: float | Tensor, generators: Sequence[torch.Generator]
     ) -> dict[str, Tensor]:
         """(DKM, 3), a mean over the batch; ``temperature`` is 1 / alpha."""
         rows = self.view(batch, generators)

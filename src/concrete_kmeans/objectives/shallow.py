@@ -52,7 +52,7 @@ class ShallowObjective(Objective):
         return [self.centers]
 
     def loss(
-        self, batch: Batch, temperature: float, generators: Sequence[torch.Generator]
+        self, batch: Batch, temperature: float | Tensor, generators: Sequence[torch.Generator]
     ) -> dict[str, Tensor]:
         """Mean loss of a batch; the shares of its weight in each cluster are noted."""
         rows = self.rows = batch.rows
@@ -120,7 +120,7 @@ class CurvatureSGD:
         self.objective.centers.grad = None
 
     @torch.no_grad()
-    def step(self, rate: float) -> None:
+    def step(self, rate: float | Tensor) -> None:
         """Move the centres; a share counts as one row at least."""
         objective = self.objective
         floor = 1.0 / objective.rows.shape[-2]
