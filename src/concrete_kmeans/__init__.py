@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ClusterCollapseWarning,
         ConcreteKMeans,
         DeepConcreteKMeans,
+        load,
     )
     from concrete_kmeans.layer import ConcreteKMeansLayer
 
@@ -34,6 +35,7 @@ __all__ = [
     "DKM",
     "ClusterCollapseWarning",
     "ConcreteKMeansLayer",
+    "load",
     "datasets",
     "functional",
     "lloyd",
@@ -52,6 +54,7 @@ _ESTIMATORS = (
 _HOME = {
     "ConcreteKMeansLayer": "layer",
     "ClusterCollapseWarning": "estimators",
+    "load": "estimators",
     **dict.fromkeys(_ESTIMATORS, "estimators"),
 }
 

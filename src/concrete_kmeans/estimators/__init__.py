@@ -9,6 +9,7 @@ from concrete_kmeans.estimators.methods import (
     AutoencoderKMeans,
     DeepConcreteKMeans,
 )
+from concrete_kmeans.estimators.saving import load
 from concrete_kmeans.estimators.shallow import ConcreteKMeans, Restart
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "DeepConcreteKMeans",
     "DeepRestart",
     "Restart",
+    "load",
 ]

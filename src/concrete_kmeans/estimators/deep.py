@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast, get_args
 
 import numpy as np
@@ -45,6 +46,8 @@ from concrete_kmeans.estimators.inputs import (
     seed_from,
     start_and_end,
 )
+from concrete_kmeans.estimators.reporting import ReportMixin
+from concrete_kmeans.estimators.saving import save
 from concrete_kmeans.lloyd import Rows
 from concrete_kmeans.metrics import ari
 from concrete_kmeans.model import Model
@@ -189,6 +192,7 @@ class Fit:
 
 
 class DeepClusterer(
+    ReportMixin,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     ClusterMixin,  # type: ignore[misc]
@@ -618,6 +622,17 @@ class DeepClusterer(
         _, model, rows = self._model_and_rows(X)
         _, nearest = model.assign(rows)
         return -float(nearest.double().sum())
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the fitted estimator to a folder, for :func:`concrete_kmeans.load`.
+
+        Parameters
+        ----------
+        path : str or Path
+        overwrite : bool, default=False
+            Replace a model folder that is there; any other folder is never replaced.
+        """
+        save(self, path, overwrite=overwrite)
 
     def _compute(self, X: Any, function: Callable[[Model, Rows], Tensor]) -> Array:
         X, model, rows = self._model_and_rows(X)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, cast, get_args
 
 import numpy as np
@@ -28,6 +29,8 @@ from concrete_kmeans.data import (
     resolve_device,
 )
 from concrete_kmeans.estimators.inputs import Array, Schedule, like_input, seed_from, start_and_end
+from concrete_kmeans.estimators.reporting import ReportMixin
+from concrete_kmeans.estimators.saving import save
 from concrete_kmeans.lloyd import Rows, assign, inertia, kmeans_plusplus, lloyd
 from concrete_kmeans.objectives.shallow import (
     CentersAtRest,
@@ -43,7 +46,7 @@ from concrete_kmeans.validation import (
     check_positive_int,
 )
 
-__all__ = ["ConcreteKMeans", "Restart"]
+__all__ = ["ConcreteKMeans", "Online", "Restart"]
 
 Init: TypeAlias = (
     Literal["k-means++", "random"] | Array | Callable[[Any, int, np.random.RandomState], Any]
@@ -69,6 +72,7 @@ class Restart(NamedTuple):
 
 
 class ConcreteKMeans(
+    ReportMixin,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     ClusterMixin,  # type: ignore[misc]
@@ -239,7 +243,7 @@ class ConcreteKMeans(
         self.labels_ = give(labels[best])
         self.inertia_ = float(totals[best])
         self.n_iter_ = int(n_iter[best])
-        self._online: _Online | None = None
+        self._online: Online | None = None
         if stop is not None:
             raise stop
         self._warn_if_fewer_clusters(labels[best])
@@ -293,7 +297,7 @@ class ConcreteKMeans(
             seed = seed_from(self.random_state)
             generators = [torch.Generator(rows.device).manual_seed(seed)]
             centers = self._first_centers(X, rows, weight, generators, seed)
-            state = _Online(0, self._sigma(rows, weight, centers), None, generators[0].get_state())
+            state = Online(0, self._sigma(rows, weight, centers), None, generators[0].get_state())
         else:
             centers = self._centers_for(rows).unsqueeze(0)
             state = self._online_state(rows, weight, centers)
@@ -308,7 +312,7 @@ class ConcreteKMeans(
         settings = Settings(n_steps, falling, lambda _: temperature, CurvatureSGD)
         train(objective, batches, settings, [generator])
         taken = state.n_steps + n_steps
-        state = _Online(taken, state.sigma, objective.shares, generator.get_state())
+        state = Online(taken, state.sigma, objective.shares, generator.get_state())
         centers = objective.centers.detach()
         labels, _ = assign(rows, centers)
         give = like_input(X)
@@ -399,7 +403,7 @@ class ConcreteKMeans(
         within = distances.double().mean(-1).to(centers.dtype)
         return (AUTO_SIGMA2 * within).clamp_min(torch.finfo(centers.dtype).tiny).sqrt()
 
-    def _online_state(self, rows: Rows, weight: Tensor | None, centers: Tensor) -> _Online:
+    def _online_state(self, rows: Rows, weight: Tensor | None, centers: Tensor) -> Online:
         """What ``partial_fit`` goes on from; after ``fit``, with the learning rate at its end."""
         if self._online is not None:
             online = self._online
@@ -408,7 +412,7 @@ class ConcreteKMeans(
         start, end = start_and_end("learning_rate", self.learning_rate)
         taken = int(InverseTime.slow * start / end)
         generator = torch.Generator(rows.device).manual_seed(seed_from(self.random_state))
-        return _Online(taken, self._sigma(rows, weight, centers), None, generator.get_state())
+        return Online(taken, self._sigma(rows, weight, centers), None, generator.get_state())
 
     def _settings(self) -> Settings:
         n = self.max_iter
@@ -471,6 +475,17 @@ class ConcreteKMeans(
         centers = self._centers_for(rows)
         labels, _ = assign(rows, centers)
         return -float(inertia(rows, centers, labels, self._check_weight(sample_weight, X, rows)))
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the fitted estimator to a folder, for :func:`concrete_kmeans.load`.
+
+        Parameters
+        ----------
+        path : str or Path
+        overwrite : bool, default=False
+            Replace a model folder that is there; any other folder is never replaced.
+        """
+        save(self, path, overwrite=overwrite)
 
     @torch.inference_mode()
     def _distances(self, rows: Rows) -> Tensor:
@@ -585,7 +600,7 @@ class ConcreteKMeans(
         return cast("Tags", tags)
 
 
-class _Online(NamedTuple):
+class Online(NamedTuple):
     """What ``partial_fit`` keeps between calls."""
 
     n_steps: int

@@ -1,0 +1,338 @@
+"""Opening an input by its kind, nothing prepared yet."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+
+from concrete_kmeans.readers.contents import need
+
+__all__ = ["FORMATS", "IMAGES", "Arrays", "Frame", "ImageFiles", "Input", "Lines", "open_input"]
+
+#: What ``form`` may say.
+FORMATS = ("npy", "npz", "csv", "tsv", "parquet", "h5", "images", "txt", "jsonl")
+#: Formats that can be read from standard input.
+STREAMED = ("csv", "tsv", "txt", "jsonl")
+#: Endings of file names, each with its format.
+ENDINGS = {
+    **{f".{name}": name for name in ("npy", "npz", "csv", "tsv", "parquet", "h5", "txt", "jsonl")},
+    ".csv.gz": "csv",
+    ".tsv.gz": "tsv",
+    ".txt.gz": "txt",
+    ".jsonl.gz": "jsonl",
+    ".hdf5": "h5",
+    ".pq": "parquet",
+    ".ndjson": "jsonl",
+}
+#: Endings of the pictures that are read.
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A table: a pandas DataFrame whose columns are named by text."""
+
+    name: str
+    frame: Any
+    is_text: bool = False
+    """It comes from a file of texts."""
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Arrays by name, read when asked for; one under an empty name where it has none."""
+
+    name: str
+    shapes: dict[str, tuple[int, ...]]
+    get: Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Pictures in a folder, in the order of their names."""
+
+    name: str
+    folder: Path
+    paths: list[Path]
+    classes: list[str] | None
+    """Name of the folder that each lies in, where there is one a class."""
+    skipped: int
+    """Files of other kinds."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A text a line."""
+
+    name: str
+    texts: list[str]
+    numbers: list[int]
+    """Of the lines, from 1; empty ones are left out."""
+
+
+Input: TypeAlias = Frame | Arrays | ImageFiles | Lines
+
+
+def open_input(source: str | Path, form: str | None = None) -> Input:
+    """Open a file or a folder, or standard input for ``"-"``.
+
+    Raises
+    ------
+    FileNotFoundError
+    ValueError
+        A format that is not known, or a file that is not what its name says; the message names it.
+    """
+    if form is not None and form not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}")
+    if str(source) == "-":
+        if form not in STREAMED:
+            raise ValueError(f"standard input needs a format of {', '.join(STREAMED)}: --format")
+        content = sys.stdin.buffer.read()
+        return _opened("standard input", form, io.BytesIO(content))
+    path = Path(source)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    if path.is_dir():
+        return _folder(path, form)
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty")
+    form = form or _format_of(path)
+    if form == "images":
+        raise NotADirectoryError(f"{path} is a file; pictures are read from a folder")
+    if form in ("npy", "npz", "h5"):
+        return _arrays(path, form)
+    opener = gzip.open if path.suffix == ".gz" else open
+    with _whole(path, form), opener(path, "rb") as stream:
+        return _opened(str(path), form, stream)  # type: ignore[arg-type]
+
+
+def _format_of(path: Path) -> str:
+    name = path.name.lower()
+    for ending in sorted(ENDINGS, key=len, reverse=True):
+        if name.endswith(ending):
+            return ENDINGS[ending]
+    if name.endswith(IMAGES):
+        raise ValueError(f"{path} is one picture; give the folder it lies in")
+    raise ValueError(
+        f"{path}: its name does not tell what it is; --format, one of {', '.join(FORMATS)}, does"
+    )
+
+
+@contextlib.contextmanager
+def _whole(path: Path, form: str) -> Iterator[None]:
+    """Say which file it was that could not be read."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8: {error.reason}") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    except _NotReadableError as error:
+        raise ValueError(f"{path} cannot be read as {form}: {error}") from error
+
+
+class _NotReadableError(Exception):
+    """What a library said about a file."""
+
+
+def _opened(name: str, form: str, stream: IO[bytes]) -> Input:
+    if form == "txt":
+        return _lines(name, stream)
+    if form == "jsonl":
+        return _records(name, stream)
+    frame = _parquet(stream) if form == "parquet" else _csv(stream, form)
+    return _checked_frame(name, frame)
+
+
+def _checked_frame(name: str, frame: Any, *, is_text: bool = False) -> Frame:
+    if not len(frame):
+        raise ValueError(f"{name} has no rows")
+    frame.columns = [str(column) for column in frame.columns]
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise ValueError(f"{name} has two columns named {twice!r}")
+    return Frame(name, frame.reset_index(drop=True), is_text)
+
+
+# --------------------------------------------------------------------------------------------------
+# tables
+
+
+def _csv(stream: IO[bytes], form: str) -> Any:
+    pd = need("pandas", "a table")
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    head = text.readline().rstrip("\r\n")
+    text.seek(0)
+    separator = "\t" if form == "tsv" else max(",;\t", key=head.count)
+    names = [cell.strip().strip('"') for cell in head.split(separator)]
+    header = None if _is_row_of_numbers(names) else 0
+    try:
+        frame = pd.read_csv(text, sep=separator, header=header, low_memory=False)
+    except pd.errors.EmptyDataError as error:
+        raise _NotReadableError("it is empty") from error
+    except pd.errors.ParserError as error:
+        raise _NotReadableError(str(error).removeprefix("Error tokenizing data. ")) from error
+    finally:
+        text.detach()
+    return frame
+
+
+def _is_row_of_numbers(names: list[str]) -> bool:
+    """Whether a first line is data; 0, 1, 2, ... are the names that pandas writes."""
+    if names == [str(i) for i in range(len(names))]:
+        return False
+    with contextlib.suppress(ValueError):
+        return bool([float(name) for name in names])
+    return False
+
+
+def _parquet(stream: Any) -> Any:
+    arrow, pd = need("pyarrow", "Parquet"), need("pandas", "a table")
+    try:
+        return pd.read_parquet(stream, engine="pyarrow")
+    except (OSError, ValueError, arrow.ArrowException) as error:
+        raise _NotReadableError(str(error)) from error
+
+
+def _records(name: str, stream: IO[bytes]) -> Frame:
+    pd = need("pandas", "a file of records")
+    records = []
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except UnicodeDecodeError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"{name}, line {number} is not JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise ValueError(f"{name}, line {number} is not a JSON object")  # noqa: TRY004
+        records.append(record)
+    return _checked_frame(name, pd.DataFrame(records), is_text=True)
+
+
+def _lines(name: str, stream: IO[bytes]) -> Lines:
+    lines = [line.strip() for line in stream.read().decode("utf-8-sig").split("\n")]
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line]
+    if not numbered:
+        raise ValueError(f"{name} has no text")
+    return Lines(name, [line for _, line in numbered], [number for number, _ in numbered])
+
+
+# --------------------------------------------------------------------------------------------------
+# arrays
+
+
+def _arrays(path: Path, form: str) -> Arrays:
+    with _whole(path, form):
+        if form == "h5":
+            return _hdf5(path)
+        if form == "npy":
+            array = _loaded(path, mmap_mode="r")
+            return Arrays(str(path), {"": array.shape}, lambda _: array)
+        with path.open("rb") as stream, _loaded(stream) as archive:
+            if {"indptr", "indices", "data", "shape", "format"} <= {*archive.files}:
+                return _sparse(path)
+            return _zipped(path, archive)
+
+
+def _loaded(file: Any, **options: Any) -> Any:
+    try:
+        return np.load(file, allow_pickle=False, **options)
+    except (ValueError, OSError) as error:
+        raise _NotReadableError(str(error)) from error
+
+
+def _zipped(path: Path, archive: Any) -> Arrays:
+    try:
+        arrays = {name: archive[name] for name in archive.files}
+    except ValueError as error:
+        raise _NotReadableError(str(error)) from error
+    shapes = {name: array.shape for name, array in arrays.items()}
+    return Arrays(str(path), shapes, arrays.__getitem__)
+
+
+def _sparse(path: Path) -> Arrays:
+    from scipy import sparse
+
+    try:
+        matrix = sparse.csr_array(sparse.load_npz(path))
+    except (ValueError, KeyError, IndexError) as error:
+        raise _NotReadableError(str(error)) from error
+    return Arrays(str(path), {"": matrix.shape}, lambda _: matrix)
+
+
+def _hdf5(path: Path) -> Arrays:
+    h5py = need("h5py", "HDF5")
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def note(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and item.shape is not None:
+            shapes[name] = item.shape
+
+    def get(name: str) -> Any:
+        with h5py.File(path, "r") as file:
+            return file[name][()]
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(note)
+    except OSError as error:
+        raise _NotReadableError(str(error)) from error
+    return Arrays(str(path), shapes, get)
+
+
+# --------------------------------------------------------------------------------------------------
+# folders
+
+
+def _folder(path: Path, form: str | None) -> Input:
+    if form not in (None, "images", "parquet"):
+        raise IsADirectoryError(f"{path} is a folder, which cannot be read as {form}")
+    shown = sorted(item for item in path.iterdir() if not item.name.startswith("."))
+    if not shown:
+        raise ValueError(f"{path} is empty")
+    if form == "parquet" or (form is None and any(p.suffix == ".parquet" for p in shown)):
+        with _whole(path, "parquet"):
+            return _checked_frame(str(path), _parquet(path))
+    own = [item for item in shown if _is_picture(item)]
+    folders = {item: _pictures(item) for item in shown if item.is_dir()}
+    filled = {folder: inside for folder, inside in folders.items() if inside}
+    if own and filled:
+        raise ValueError(
+            f"{path} holds pictures, as {own[0].name!r}, and a folder of pictures, "
+            f"{next(iter(filled)).name!r}: keep either"
+        )
+    paths = own or [picture for inside in filled.values() for picture in inside]
+    if not paths:
+        raise ValueError(
+            f"{path} holds no picture ({', '.join(IMAGES)}), no folders of them and no .parquet"
+        )
+    others = sum(item.is_file() for item in shown) - len(own)
+    others += sum(_count_others(folder) for folder in filled)
+    classes = None if own else [picture.parent.name for picture in paths]
+    return ImageFiles(str(path), path, paths, classes, others)
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in IMAGES and not path.name.startswith(".") and path.is_file()
+
+
+def _pictures(folder: Path) -> list[Path]:
+    return sorted(item for item in folder.iterdir() if _is_picture(item))
+
+
+def _count_others(folder: Path) -> int:
+    return sum(item.is_file() and not _is_picture(item) for item in folder.iterdir())
