@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 import concrete_kmeans
 from concrete_kmeans.cli import app
 from concrete_kmeans.estimators import methods
-from concrete_kmeans.experiments import deep, demo, shallow, table1
+from concrete_kmeans.experiments import config, deep, demo, runtime, shallow, table1, table2
 
 runner = CliRunner()
-TABLE1 = ["reproduce", "table1"]
+TABLE1, TABLE2 = ["reproduce", "table1"], ["reproduce", "table2"]
+RUNTIME = ["reproduce", "runtime"]
 
 
 def ckm(*arguments: str) -> tuple[int, str, str]:
@@ -48,7 +49,7 @@ class TestStart:
             "heavy = {'torch', 'sklearn', 'scipy', 'numpy', 'pandas'} & set(sys.modules)\n"
             "assert not heavy, heavy\n"
         )
-        for arguments in (["--help"], ["reproduce", "table1", "--help"], ["--version"]):
+        for arguments in (["--help"], [*TABLE1, "--help"], [*TABLE2, "--help"], ["--version"]):
             before = os.times()
             answer = subprocess.run(
                 [sys.executable, "-c", code, *arguments], capture_output=True, text=True
@@ -58,7 +59,7 @@ class TestStart:
             spent = after.children_user + after.children_system
             assert spent - before.children_user - before.children_system < 1.0
 
-    @pytest.mark.parametrize("command", [[], ["demo"], ["reproduce"], TABLE1])
+    @pytest.mark.parametrize("command", [[], ["demo"], ["reproduce"], TABLE1, TABLE2, RUNTIME])
     @pytest.mark.parametrize("flag", ["-h", "--help"])
     def test_help_everywhere(self, command, flag):
         code, out, err = ckm(*command, flag)
@@ -86,6 +87,15 @@ class TestExitCodes:
             ([*TABLE1, "--data-home", "no-such-folder"], "no-such-folder"),
             ([*TABLE1, "--device", "abacus"], "abacus"),
             ([*TABLE1, "--colour"], "--colour"),
+            ([*TABLE2, "--datasets", "usps,iris"], "'iris' not among"),
+            ([*TABLE2, "--methods", "km,dbscan"], "'dbscan' not among"),
+            ([*TABLE2, "--datasets", "20newsgroups", "--methods", "ckm-conv"], "images only"),
+            ([*TABLE2, "--seeds", "0"], "--seeds"),
+            ([*TABLE2, "--device", "abacus"], "abacus"),
+            ([*TABLE2, "--precision", "half"], "'half'"),
+            ([*RUNTIME, "--epochs", "1"], "--epochs"),
+            ([*RUNTIME, "--rows", "0"], "--rows"),
+            ([*RUNTIME, "--device", "abacus"], "abacus"),
         ],
     )
     def test_wrong_usage_is_2(self, arguments, message, tmp_path, monkeypatch):
@@ -185,6 +195,80 @@ class TestTable1:
             "device": "cpu",
             "force": False,
         }
+
+
+class TestTable2:
+    @pytest.fixture
+    def digits(self, monkeypatch):
+        """The real command on the digits, with a small network and little training."""
+        quick = {"pretrain_epochs": 2, "epochs": 2}
+        small = {
+            "datasets": {"digits": {"title": "Digits", "load": "digits", "encoder": [16, 4]}},
+            "methods": {
+                "km": {},
+                "ae+km": {"parameters": quick},
+                "dec": {"parameters": quick},
+            },
+        }
+        monkeypatch.setattr(config, "table2", lambda: config.Config.of(small))
+        monkeypatch.setattr(table2, "table2", config.table2)
+
+    def test_table_on_stdout_and_files(self, tmp_path, digits):
+        out = tmp_path / "out"
+        asked = [*TABLE2, "--methods", "km,dec", "--seeds", "2", "--out", str(out)]
+        code, text, err = ckm(*asked, "--device", "cpu")
+        assert (code, err) == (0, "")
+        assert re.search(r"DEC +\d+\.\d±\d\.\d", text)
+        assert "AE+KM" in text
+        names = {path.name for path in out.iterdir()}
+        assert names == {f"table2.{kind}" for kind in ("json", "md", "tex", "svg")} | {
+            "autoencoders"
+        }
+        code, printed, err = ckm(*asked, "--device", "cpu", "--json")
+        assert (code, err) == (0, "")
+        assert printed == (out / "table2.json").read_text("utf-8")
+
+    def test_everything_and_fifteen_seeds_are_the_default(self, monkeypatch, tmp_path):
+        asked = {}
+
+        def run(out, **given):
+            asked.update(given, out=out)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(table2, "run", run)
+        monkeypatch.setattr(table2, "plan", lambda *_: {"usps": ("km",)})
+        monkeypatch.chdir(tmp_path)
+        code, out, err = ckm(*TABLE2, "--device", "cpu")
+        assert (code, out) == (130, "")
+        assert re.fullmatch(r"ckm: interrupted; what is finished is kept.*\n", err)
+        assert asked.pop("advance")
+        assert asked.pop("out").as_posix() == "runs/table2"
+        assert asked == {
+            "names": None,
+            "methods": None,
+            "n_seeds": 15,
+            "data_home": None,
+            "device": "cpu",
+            "precision": "float32",
+            "force": False,
+        }
+
+    def test_help_names_every_data_set_and_method(self):
+        _, out, _ = ckm(*TABLE2, "--help")
+        known = config.table2()
+        assert all(name in out for name in (*known.datasets, *known.methods))
+
+
+def test_runtime(monkeypatch, tmp_path):
+    small = config.Runtime("Digits", "digits", [16, 4], 64, [1], {"dcn": {"paper": 36.0}})
+    monkeypatch.setattr(config, "runtime", lambda: small)
+    monkeypatch.setattr(runtime, "default_config", config.runtime)
+    asked = [*RUNTIME, "--rows", "640", "--epochs", "3", "--device", "cpu", "--out", str(tmp_path)]
+    code, text, err = ckm(*asked)
+    assert (code, err) == (0, "")
+    assert "640 rows" in text
+    assert "DCN" in text
+    assert {path.name for path in tmp_path.iterdir()} == {"runtime.json", "runtime.md"}
 
 
 class TestDemo:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import concrete_kmeans
+from concrete_kmeans.experiments import results, table2_report
 
+ENDS = ("begin", "end")
 ROOT = Path(__file__).parents[1]
 
 
@@ -65,6 +67,38 @@ def test_tables_of_deep_clustering_are_those_of_the_committed_results(monkeypatc
     deep = load(ROOT / "benchmarks" / "deep.py")
     text = deep.DOC.read_text()
     assert deep.into_document(text) == text
+
+
+def test_page_of_results_is_that_of_the_committed_results():
+    page = load(ROOT / "docs" / "results_page.py")
+    text = page.PAGE.read_text("utf-8")
+    assert all(text.count(f"<!-- {name}: {end} -->") == 1 for name in page.PARTS for end in ENDS)
+    assert page.made(text) == text
+    made = [name for name in page.PARTS if (page.FOLDER / f"{name}.json").exists()]
+    for name in made:
+        begin, end = (f"<!-- {name}: {end} -->" for end in ENDS)
+        assert text.split(begin)[1].split(end)[0].strip()
+
+
+def test_page_of_results_is_made_of_any_results(tmp_path, monkeypatch):
+    page = load(ROOT / "docs" / "results_page.py")
+    monkeypatch.setattr(page, "FOLDER", tmp_path)
+    monkeypatch.setattr(page, "PARTS", {"runtime": lambda record: f"{record['n']} s\n"})
+    text = "a\n<!-- runtime: begin -->\nold\n<!-- runtime: end -->\nb\n"
+    assert page.made(text) == text  # no results yet
+    (tmp_path / "runtime.json").write_text('{"n": 3}')
+    new = "a\n<!-- runtime: begin -->\n\n3 s\n\n<!-- runtime: end -->\nb\n"
+    assert page.made(text) == page.made(new) == new
+
+
+def test_files_of_table_2_are_those_of_the_committed_results():
+    folder = ROOT / "docs" / "results"
+    record = results.load(folder / "table2.json")
+    if record is None:
+        pytest.skip("there is no docs/results/table2.json yet")
+    assert (folder / "table2.md").read_text("utf-8") == table2_report.to_markdown(record)
+    assert (folder / "table2.tex").read_text("utf-8") == table2_report.to_latex(record)
+    assert (folder / "table2.svg").read_text("utf-8") == table2_report.to_svg(record)
 
 
 def test_targets_hold_in_the_committed_results():

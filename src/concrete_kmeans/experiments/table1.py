@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from rich.table import Table
 import concrete_kmeans
 from concrete_kmeans import datasets, metrics
 from concrete_kmeans.data import resolve_device
-from concrete_kmeans.experiments import results, shallow, tables
+from concrete_kmeans.experiments import cells, results, shallow, tables
 from concrete_kmeans.experiments.results import Record
 
 __all__ = [
@@ -73,13 +72,7 @@ def dataset_names(text: str) -> tuple[str, ...]:
     """
     aliases = {alias: name for name, alias in IN_PAPER.items()}
     asked = [aliases.get(part.strip(), part.strip()) for part in text.split(",")]
-    unknown = [name for name in asked if name not in DATASETS]
-    if unknown:
-        raise ValueError(
-            f"{', '.join(map(repr, unknown))} not among the data sets of table 1: "
-            f"{', '.join(DATASETS)}"
-        )
-    return tuple(name for name in DATASETS if name in asked)
+    return cells.pick(",".join(asked), DATASETS, "data sets of table 1")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -146,19 +139,13 @@ def run(
     asked = _Run(
         tuple(range(n_seeds)), str(resolve_device(device, None)), data_home, force, advance
     )
-    path = out / "table1.json"
-    record = results.load(path) or {"table": "table1", "format": FORMAT}
-    if (record.get("table"), record.get("format")) != ("table1", FORMAT):
-        raise ValueError(f"{path} does not hold table 1 in format {FORMAT}; move it away")
+    record = cells.open_table(out / "table1.json", "table 1", FORMAT)
     configs = {method: asked.config(method) for method in METHODS}
     digests = {method: results.digest(config) for method, config in configs.items()}
     machine = results.environment()
     record["current"] = digests
-    record["configs"] = record.get("configs", {}) | {
-        digests[method]: config for method, config in configs.items()
-    }
-    record["environments"] = record.get("environments", {}) | {results.digest(machine): machine}
-    record.setdefault("rows", {})
+    record["configs"] |= {digests[method]: config for method, config in configs.items()}
+    record["environments"] |= {results.digest(machine): machine}
     for name in names:
         for row in _fill(name, record["rows"].get(name), asked, digests, results.digest(machine)):
             record["rows"][name] = row
@@ -170,15 +157,15 @@ def _fill(
     name: str, old: Record | None, asked: _Run, digests: dict[str, str], machine: str
 ) -> Iterator[Record]:
     """Yield the row each time that it holds one more finished cell."""
-    cells = {} if old is None or asked.force else dict(old["methods"])
+    done = {} if old is None or asked.force else dict(old["methods"])
     row: Record = {"paper": _paper(name), "data": None, "missing": None, "compared": None}
-    row["methods"] = cells
+    row["methods"] = done
     asked.advance(f"{name}: loading", 0)
     try:
         X, y, row["data"] = _data(name, asked.data_home)
     except datasets.DataNotFoundError:
         asked.advance(f"{name}: no data", len(METHODS) * len(asked.seeds))
-        if old is not None and cells:
+        if old is not None and done:
             return  # finished when the data were there
         # Not the error's own text: that one names folders of this machine.
         row["missing"] = (
@@ -188,10 +175,10 @@ def _fill(
         yield row
         return
     if old is not None and old["data"] != row["data"]:
-        cells.clear()
+        done.clear()
     for method in METHODS:
         what = f"{name}: {shallow.TITLES[method]}"
-        if cells.get(method, {}).get("config") == digests[method]:
+        if done.get(method, {}).get("config") == digests[method]:
             asked.advance(f"{what}, finished before", len(asked.seeds))
             continue
         asked.advance(what, 0)
@@ -199,7 +186,7 @@ def _fill(
         for seed in asked.seeds:
             runs.append(shallow.run(method, X, y, row["data"]["n_clusters"], seed, asked.device))
             asked.advance(what, 1)
-        cells[method] = {
+        done[method] = {
             "config": digests[method],
             "environment": machine,
             "finished": results.now(),
@@ -210,7 +197,7 @@ def _fill(
             },
             "runs": runs,
         }
-        row["methods"] = {key: cells[key] for key in METHODS if key in cells}
+        row["methods"] = {key: done[key] for key in METHODS if key in done}
         row["compared"] = compare(row)
         yield row
 
@@ -219,8 +206,6 @@ def _data(name: str, data_home: Path | None) -> tuple[Any, Any, Record]:
     """Points, classes, and what tells whether later data are the same."""
     loaded = datasets.load(name, data_home)
     X, y = np.ascontiguousarray(loaded.data, dtype=np.float64), loaded.target
-    content = hashlib.sha256(X.tobytes())
-    content.update(y.tobytes())
     n_samples, n_features = X.shape
     return (
         X,
@@ -229,7 +214,7 @@ def _data(name: str, data_home: Path | None) -> tuple[Any, Any, Record]:
             "n_samples": n_samples,
             "n_features": n_features,
             "n_clusters": loaded.n_classes,
-            "sha256": content.hexdigest(),
+            "sha256": cells.content_digest(X, y),
         },
     )
 
@@ -271,15 +256,9 @@ def _ratio(a: Any, b: Any) -> Any:
 def _publish(out: Path, record: Record) -> Record:
     """Write the three files, without configurations and environments that no cell has any more."""
     rows = {name: record["rows"][name] for name in DATASETS if name in record["rows"]}
-    cells = [cell for row in rows.values() for cell in row["methods"].values()]
-    used = {*record["current"].values(), *(cell["config"] for cell in cells)}
-    machines = {cell["environment"] for cell in cells}
-    kept: Record = {
-        **record,
-        "configs": {key: value for key, value in record["configs"].items() if key in used},
-        "environments": {k: v for k, v in record["environments"].items() if k in machines},
-        "rows": rows,
-    }
+    finished = (cell for row in rows.values() for cell in row["methods"].values())
+    current = record["current"].values()
+    kept = cells.without_unused({**record, "rows": rows}, finished, *current)
     results.save(out / "table1.json", kept)
     results.write_text(out / "table1.md", to_markdown(kept))
     results.write_text(out / "table1.tex", to_latex(kept))
@@ -320,21 +299,21 @@ def inertia_table(record: Record) -> tables.Cells:
     header += ["worst seed", "seeds lower/equal/higher", "s/fit CKM", "s/fit k-means++"]
     rows = []
     for name, row in record["rows"].items():
-        cells = [_label(record, name), *["—"] * (len(header) - 1)]
+        line = [_label(record, name), *["—"] * (len(header) - 1)]
         if (data := row["data"]) is not None:
-            cells[1] = f"{data['n_samples']}, {data['n_features']}, {data['n_clusters']}"
+            line[1] = f"{data['n_samples']}, {data['n_features']}, {data['n_clusters']}"
         for i, method in enumerate(METHODS):
             if method in row["methods"]:
                 summary = row["methods"][method]["summary"]
-                cells[2 + i] = _number(summary["inertia"]["mean"])
-                cells[7 + i] = f"{summary['seconds']['mean']:.2f}"
+                line[2 + i] = _number(summary["inertia"]["mean"])
+                line[7 + i] = f"{summary['seconds']['mean']:.2f}"
         if (compared := row["compared"]) is not None:
-            cells[4] = f"{compared['ratio_of_means']:.6f}"
-            cells[5] = f"{compared['worst_seed']:.6f}"
-            cells[6] = "/".join(
+            line[4] = f"{compared['ratio_of_means']:.6f}"
+            line[5] = f"{compared['worst_seed']:.6f}"
+            line[6] = "/".join(
                 str(compared[f"seeds_{which}"]) for which in ("lower", "equal", "higher")
             )
-        rows.append(cells)
+        rows.append(line)
     return header, rows
 
 
@@ -423,7 +402,6 @@ def to_table(record: Record) -> Table:
 
 
 def _preface(record: Record) -> list[str]:
-    machines = [_in_words(machine) for machine in record["environments"].values()]
     return [
         "Shallow CKM (ConcreteKMeans) and scikit-learn's KMeans (n_init=1) on raw features in "
         "float64, k the number of classes. In each seed both start from the same k-means++ "
@@ -432,18 +410,8 @@ def _preface(record: Record) -> list[str]:
         "class. The paper calls its ACC purity. It does not state its preprocessing, so its "
         "figures need not appear on raw features: the claim to reproduce is that, on the same "
         "data and protocol, CKM and k-means++ agree.",
-        *(f"Computed with {words}." for words in dict.fromkeys(machines)),
+        *(f"Computed with {words}." for words in cells.machines(record)),
     ]
-
-
-def _in_words(machine: Record) -> str:
-    versions, hardware = machine["versions"], machine["machine"]
-    packages = ", ".join(f"{name} {number}" for name, number in versions.items())
-    gpu = f", {hardware['gpu']}" if hardware["gpu"] else ""
-    return (
-        f"{packages}; {hardware['cpu']}{gpu}, {hardware['cores']} cores, "
-        f"torch threads: {hardware['threads']}, {hardware['platform']}"
-    )
 
 
 def _label(record: Record, name: str) -> str:
