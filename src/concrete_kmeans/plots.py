@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from concrete_kmeans.report import Images, projection
 from concrete_kmeans.report.collecting import embed
-from concrete_kmeans.report.describing import curves, matched_counts, named_classes
+from concrete_kmeans.report.describing import curves, matched, named_classes
 from concrete_kmeans.report.palette import SHAPES, color
 
 if TYPE_CHECKING:
@@ -62,14 +62,17 @@ def plot_map(
     if classes is not None:
         if len(classes) != len(codes):
             raise ValueError(f"classes must have {len(codes)} rows, as X has, got {len(classes)}")
-        names, groups = named_classes(classes)
+        names, groups, _ = named_classes(classes)
     places = projection.project(codes)
     ax = ax or _new_axes()
     size = size or float(np.clip(30_000 / len(codes), 1.0, 18.0))
     for group, name in enumerate(names):
         x, y = places[groups == group].T
+        label = _plain(name)
         marker = MARKERS[SHAPES[group // 10 % len(SHAPES)]]
-        ax.scatter(x, y, s=size, c=color(group), marker=marker, linewidths=0, alpha=0.8, label=name)
+        ax.scatter(
+            x, y, s=size, c=color(group), marker=marker, linewidths=0, alpha=0.8, label=label
+        )
     if len(names) <= MAX_LEGEND:
         title = "cluster" if classes is None else "class"
         columns = math.ceil(len(names) / 15)
@@ -188,8 +191,8 @@ def plot_confusion(estimator: Any, classes: Any, X: Any = None, *, ax: Axes | No
     labels = torch.as_tensor(labels).cpu().numpy()
     if len(classes) != len(labels):
         raise ValueError(f"classes must have {len(labels)} rows, got {len(classes)}")
-    names, _ = named_classes(classes)
-    counts, order = matched_counts(classes, labels, len(estimator.cluster_centers_))
+    known = named_classes(classes)
+    counts, _, order = matched(known, labels, len(estimator.cluster_centers_))
     counts = counts[:, order]
     parts = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     ax = ax or _new_axes()
@@ -199,7 +202,7 @@ def plot_confusion(estimator: Any, classes: Any, X: Any = None, *, ax: Axes | No
             ink = "white" if parts[c, k] > 0.5 else "black"
             ax.text(k, c, str(count), ha="center", va="center", color=ink, fontsize="small")
     ax.set_xticks(range(len(order)), [str(k) for k in order])
-    ax.set_yticks(range(len(names)), names)
+    ax.set_yticks(range(len(known.names)), [_plain(name) for name in known.names])
     ax.set(xlabel="cluster", ylabel="class")
     return ax
 
@@ -212,10 +215,20 @@ def _center_lines(estimator: Any, centers: Any, ax: Axes) -> Axes:
     ax.imshow(scaled, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
     names = getattr(estimator, "feature_names_in_", None)
     if names is not None and len(names) <= MAX_LEGEND:
-        ax.set_xticks(range(len(names)), [str(name) for name in names], rotation=45, ha="right")
+        ax.set_xticks(range(len(names)), [_plain(name) for name in names], rotation=45, ha="right")
     ax.set_yticks(range(len(centers)))
     ax.set(ylabel="cluster", xlabel="feature")
     return ax
+
+
+def _plain(name: object) -> str:
+    r"""A name that matplotlib neither reads as a formula nor, for its first letter, leaves out.
+
+    >>> print(_plain("$5"), _plain("_id"))
+    \$5  _id
+    """
+    text = str(name).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def _new_axes() -> Axes:

@@ -4,6 +4,7 @@ import base64
 import itertools
 import json
 import os
+import select
 import shutil
 import subprocess
 import time
@@ -45,7 +46,7 @@ class Browser:
         )
         os.close(to_browser)
         os.close(from_browser)
-        self.reader, self.writer = os.fdopen(own_in, "rb"), os.fdopen(own_out, "wb")
+        self.reader, self.writer, self.unread = own_in, os.fdopen(own_out, "wb"), bytearray()
         self.numbers = itertools.count(1)
         self.session = None
         self.events = []
@@ -60,7 +61,7 @@ class Browser:
         self.session = None
         self.send("Browser.close")
         self.process.wait(PATIENCE)
-        self.reader.close()
+        os.close(self.reader)
         self.writer.close()
 
     def send(self, method, **parameters):
@@ -79,13 +80,17 @@ class Browser:
             self.events.append(answer)
 
     def _read(self):
-        parts = bytearray()
-        while (byte := self.reader.read(1)) != b"\0":
-            assert byte, "the browser has gone"
-            parts += byte
-        return json.loads(parts)
+        while b"\0" not in self.unread:
+            ready, _, _ = select.select([self.reader], [], [], PATIENCE)
+            assert ready, f"no answer from the browser within {PATIENCE} s"
+            piece = os.read(self.reader, 1 << 20)
+            assert piece, "the browser has gone"
+            self.unread += piece
+        message, _, rest = bytes(self.unread).partition(b"\0")
+        self.unread = bytearray(rest)
+        return json.loads(message)
 
-    def open(self, path, *, width=1280, height=900, dark=False, touch=False):
+    def open(self, path, *, width=1280, height=900, dark=False, touch=False, ratio=1):
         self.events.clear()
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         still = {"name": "prefers-reduced-motion", "value": "reduce"}
@@ -94,9 +99,10 @@ class Browser:
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=height,
-            deviceScaleFactor=1,
+            deviceScaleFactor=ratio,
             mobile=touch,
         )
+        self.send("Page.navigate", url="about:blank")  # else the same address is not loaded again
         self.send("Page.navigate", url=path.as_uri())
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
         self.settle()
@@ -134,14 +140,40 @@ class Browser:
         self.send("Input.dispatchKeyEvent", type="keyUp", **more)
         self.settle()
 
-    def screenshot(self, path, **clip):
-        data = self.send("Page.captureScreenshot", format="png", **clip)["data"]
-        path.write_bytes(base64.b64decode(data))
+    def type(self, text):
+        self.send("Input.insertText", text=text)
+        self.settle()
+
+    def box(self, selector):
+        """Left, top, width and height of an element in the window."""
+        return self.run(
+            f"(({{left, top, width, height}}) => [left, top, width, height])"
+            f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
+        )
+
+    def text(self, selector):
+        return self.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
+    def screenshot(self, *, box=None):
+        """PNG of the window, or of a box in it."""
+        options = {}
+        if box:
+            clip = dict(zip(("x", "y", "width", "height"), box, strict=True), scale=1)
+            clip["x"] += self.run("scrollX")
+            clip["y"] += self.run("scrollY")
+            options["clip"] = clip
+        data = self.send("Page.captureScreenshot", format="png", **options)["data"]
+        return base64.b64decode(data)
 
     def troubles(self):
-        """Errors of scripts, lines on the console and broken policies so far."""
+        """Errors of scripts, lines on the console, broken policies and dialogs so far."""
         self.settle()
-        kinds = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+        kinds = (
+            "Runtime.exceptionThrown",
+            "Runtime.consoleAPICalled",
+            "Log.entryAdded",
+            "Page.javascriptDialogOpening",
+        )
         return [event for event in self.events if event.get("method") in kinds]
 
     def requests(self):
@@ -152,7 +184,7 @@ class Browser:
             for event in self.events
             if event.get("method") == "Network.requestWillBeSent"
         ]
-        return [url for url in asked if not url.startswith(("data:", "blob:"))]
+        return [url for url in asked if not url.startswith(("data:", "blob:", "about:"))]
 
 
 @pytest.fixture(scope="session")

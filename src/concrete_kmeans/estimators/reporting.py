@@ -56,6 +56,7 @@ class ReportMixin:
         """
         from concrete_kmeans import report
 
+        report.check_path(path)
         options = {"classes": classes, "items": items, "ids": ids}
         data = report.collect(self, X, image_shape=image_shape, title=title, **options)
         return report.write(data, path)

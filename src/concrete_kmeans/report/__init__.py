@@ -8,7 +8,7 @@ True
 
 from concrete_kmeans.report.collecting import collect
 from concrete_kmeans.report.contents import Images, Items, KCurve, ReportData, Table, Texts
-from concrete_kmeans.report.page import render, write
+from concrete_kmeans.report.page import check_path, render, write
 
 __all__ = [
     "Images",
@@ -17,6 +17,7 @@ __all__ = [
     "ReportData",
     "Table",
     "Texts",
+    "check_path",
     "collect",
     "render",
     "write",

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from concrete_kmeans import functional as F
 from concrete_kmeans import metrics
+from concrete_kmeans.data import as_rows
 from concrete_kmeans.lloyd import assign
 from concrete_kmeans.report import projection
 from concrete_kmeans.report.contents import (
@@ -27,6 +28,7 @@ from concrete_kmeans.report.contents import (
     ReportData,
     Table,
     Texts,
+    check_lengths,
     value_limits,
 )
 from concrete_kmeans.report.describing import scores_of_known
@@ -90,28 +92,27 @@ def collect(
     labels = _host(estimator.labels_ if X is None else estimator.predict(X)).astype(np.int64)
     if isinstance(items, Sequence):
         items = Texts(items)
-    shape = tuple(image_shape or _image_shape(estimator))
-    centers = None
-    if shape and (X is None or _dense(X) is not None):
-        rows = None if X is None else _dense(X)
-        limits = None if rows is None or rows.dtype == np.uint8 else value_limits(rows)
-        centers = _center_pictures(estimator, shape, limits)
+    check_lengths(len(labels), classes=classes, items=items, ids=ids)
+    shape = tuple(image_shape or _image_shape(estimator, items))
     if items is None and X is not None:
         items = _items_of(estimator, X, shape)
     seen: dict[str, Any] = {}
     figures: dict[str, float | str] = {}
+    trained_on = X is None or np.array_equal(labels, _host(estimator.labels_))
+    inertia = float(estimator.inertia_)
     if X is not None:
         codes, distances = embed(estimator, X)
         seen = {
             "map": projection.project(codes),
-            "map_caption": projection.caption(len(codes)),
+            "map_caption": projection.caption(*codes.shape, coded=hasattr(estimator, "model_")),
             **_distance_and_doubt(distances, labels),
         }
         figures |= _silhouette(codes, labels)
-    figures |= _figures(estimator, labels)
-    trained_on = X is None or np.array_equal(labels, _host(estimator.labels_))
+        if not trained_on:
+            inertia = float(np.square(seen["distance"], dtype=np.float64).sum())
+    figures |= _figures(estimator, labels, inertia)
     return ReportData(
-        title=title or f"{len(labels):,} rows in {K} clusters",
+        title=title or f"{_counted(len(labels), 'row')} in {_counted(K, 'cluster')}",
         subtitle=_subtitle(estimator),
         labels=labels,
         n_clusters=K,
@@ -119,7 +120,7 @@ def collect(
         classes=None if classes is None else _host(classes),
         items=items,
         ids=ids,
-        centers=centers,
+        centers=_center_pictures(estimator, shape, X) if shape else None,
         history=[dataclasses.asdict(event) for event in getattr(estimator, "history_", [])],
         **_restarts(estimator, X, classes if trained_on else None),
         k_curve=k_curve,
@@ -134,17 +135,17 @@ def embed(estimator: Any, X: Any) -> tuple[npt.NDArray[np.float32], npt.NDArray[
         centers = torch.as_tensor(estimator.cluster_centers_).to(codes)
         distances = F.squared_distances(codes, centers).sqrt_()
         return projection.reduced(_host(codes)), _host(distances)
-    rows = X if sparse.issparse(X) else np.asarray(_host(X), dtype=np.float32)
+    rows = X if sparse.issparse(X) else _floats(X)
     return projection.reduced(rows), _host(estimator.transform(X))
 
 
 def _distance_and_doubt(
     distances: npt.NDArray[Any], labels: npt.NDArray[np.int64]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Of each row: how far its centre is, alone and over how far the next one is."""
+    """Of each row: how far its centre is, alone and over how far the next one is, if any."""
     own = np.take_along_axis(distances, labels[:, None], 1)[:, 0]
     if distances.shape[1] == 1:
-        return {"distance": own, "doubt": np.zeros_like(own)}
+        return {"distance": own}
     others = distances.copy()
     np.put_along_axis(others, labels[:, None], np.inf, 1)
     second = others.min(1)
@@ -159,14 +160,16 @@ def _silhouette(codes: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -
     return {"Silhouette": float(silhouette_score(codes[some], labels[some]))}
 
 
-def _figures(estimator: Any, labels: npt.NDArray[np.int64]) -> dict[str, float | str]:
+def _figures(
+    estimator: Any, labels: npt.NDArray[np.int64], inertia: float
+) -> dict[str, float | str]:
     sizes = np.bincount(labels, minlength=len(estimator.cluster_centers_))
     figures: dict[str, float | str] = {"Effective clusters": float(np.exp(entropy(sizes)))}
     if hasattr(estimator, "best_restart_"):
         best = estimator.restarts_[estimator.best_restart_]
         figures["Agreement"] = best.agreement
         figures["Reconstruction"] = best.reconstruction
-    figures["Inertia"] = float(estimator.inertia_)
+    figures["Inertia"] = inertia
     return {name: value for name, value in figures.items() if not _missing(value)}
 
 
@@ -200,11 +203,12 @@ def _labelings(estimator: Any, X: Any) -> list[npt.NDArray[Any]]:
     restarts = getattr(estimator, "restarts_", [])
     if hasattr(estimator, "model_"):
         return [_host(restart.labels) for restart in restarts]
-    rows = None if X is None else _dense(X)
-    if rows is None or not restarts:
+    if X is None or not restarts:
         return []
     centers = torch.stack([torch.as_tensor(r.cluster_centers).cpu() for r in restarts])
-    labels, _ = assign(torch.from_numpy(np.asarray(rows)).to(centers), centers)
+    host = X.tocsr() if hasattr(X, "tocsr") else _floats(X)
+    rows = as_rows(host, torch.device("cpu"))
+    labels, _ = assign(rows, centers.to(rows.dtype))
     return list(_host(labels))
 
 
@@ -222,20 +226,26 @@ def _items_of(estimator: Any, X: Any, shape: tuple[int, ...]) -> Items | None:
     return Table(rows, [str(name) for name in names])
 
 
-def _center_pictures(
-    estimator: Any, shape: tuple[int, ...], limits: tuple[float, float] | None
-) -> Images:
-    """Centres as pictures; black and white are those of the rows."""
+def _center_pictures(estimator: Any, shape: tuple[int, ...], X: Any) -> Images:
+    """Centres as pictures; black and white are those of the rows, where these are known."""
     deep = hasattr(estimator, "decode_centers")
     centers = _host(estimator.decode_centers() if deep else estimator.cluster_centers_)
-    return Images.from_rows(centers, shape, limits or (0.0, max(1.0, float(centers.max()))))
+    rows = None if X is None else _dense(X)
+    whole = rows is not None and rows.dtype == np.uint8
+    limits = (0.0, 255.0) if whole else value_limits(centers if rows is None else rows)
+    return Images.from_rows(centers, shape, limits)
 
 
-def _image_shape(estimator: Any) -> tuple[int, ...]:
-    """Shape of a row that is a picture, else ()."""
+def _image_shape(estimator: Any, items: Any) -> tuple[int, ...]:
+    """Shape of a row that is a picture, by the fit or by what is shown of it, else ()."""
     shape: tuple[int, ...] = getattr(estimator, "feature_shape_", ())
-    picture = len(shape) == 2 or (len(shape) == 3 and shape[0] in (1, 3))
-    return shape if picture else ()
+    if len(shape) == 2 or (len(shape) == 3 and shape[0] in (1, 3)):
+        return shape
+    if isinstance(items, Images):
+        _, h, w, *colors = items.pixels.shape
+        shape = (*colors, h, w)
+        return shape if math.prod(shape) == estimator.n_features_in_ else ()
+    return ()
 
 
 def _check_image_shape(shape: Sequence[int], n_features: int) -> None:
@@ -257,6 +267,19 @@ def _dense(X: Any) -> npt.NDArray[Any] | None:
     if sparse.issparse(X) or not hasattr(X, "shape"):
         return np.asarray(X) if isinstance(X, list) else None
     return _host(X)
+
+
+def _floats(X: Any) -> npt.NDArray[np.float32]:
+    return np.ascontiguousarray(_host(X), dtype=np.float32)
+
+
+def _counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> _counted(1, "row"), _counted(1797, "row")
+    ('1 row', '1,797 rows')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _host(values: Any) -> npt.NDArray[Any]:

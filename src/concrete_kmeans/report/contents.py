@@ -13,6 +13,9 @@ __all__ = ["Images", "Items", "KCurve", "ReportData", "Table", "Texts"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 
+#: A page has two bytes for the cluster of a row.
+MAX_CLUSTERS = 2**16
+
 
 @dataclass(frozen=True)
 class Images:
@@ -75,13 +78,20 @@ class Texts:
 
     texts: Sequence[str]
 
+    def __post_init__(self) -> None:
+        if isinstance(self.texts, str):
+            raise TypeError("texts must be a sequence with a str a row, got one str")
+        for row, text in enumerate(self.texts):
+            if not isinstance(text, str):
+                raise TypeError(f"texts must be str, got {type(text).__name__} in row {row}")
+
     def __len__(self) -> int:
         return len(self.texts)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers with names: values of shape (n, n_features)."""
+    """Numbers with names: values of shape (n, n_features), NaN where there is none."""
 
     values: Numbers
     names: Sequence[str]
@@ -92,6 +102,16 @@ class Table:
             raise ValueError(
                 f"values must have shape (n, {len(self.names)}), a column a name, got {shape}"
             )
+        values = np.asarray(self.values)
+        if values.dtype.kind not in "biuf":
+            raise TypeError(f"values must be numbers, got {values.dtype}")
+        if np.isinf(values).any():
+            row, column = np.argwhere(np.isinf(values))[0]
+            raise ValueError(
+                f"values must be finite or NaN, got {values[row, column]} in row {row} of "
+                f"{self.names[column]!r}"
+            )
+        object.__setattr__(self, "values", values)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -117,6 +137,13 @@ class KCurve:
                 raise ValueError(f"scores[{name!r}] has {len(values)} values for {len(self.k)} k")
 
 
+def check_lengths(n: int, **parts: Any) -> None:
+    """Refuse parts, other than None, that have not one element a row."""
+    for name, value in parts.items():
+        if value is not None and len(value) != n:
+            raise ValueError(f"{name} must have {n} rows, as labels has, got {len(value)}")
+
+
 @dataclass(frozen=True)
 class ReportData:
     """What a report is made of; only the first three are needed.
@@ -129,7 +156,7 @@ class ReportData:
     n_clusters : int
     subtitle : str
     figures : mapping from str to number or str
-        Label-free figures in the order shown; :data:`FIGURES` explains those it knows.
+        Label-free figures in the order shown; the page explains those it knows.
     map : array of shape (n, 2), optional
     map_caption : str
         What the map is.
@@ -187,13 +214,17 @@ class ReportData:
                 f"{labels.min()} to {labels.max()}"
             )
         object.__setattr__(self, "labels", labels)
+        if self.n_clusters > MAX_CLUSTERS:
+            raise ValueError(f"n_clusters must be at most {MAX_CLUSTERS:,}, got {self.n_clusters}")
         n = len(labels)
-        for name in ("map", "distance", "doubt", "classes", "items", "ids"):
-            value = getattr(self, name)
-            if value is not None and len(value) != n:
-                raise ValueError(f"{name} must have {n} rows, as labels has, got {len(value)}")
+        parts = ("map", "distance", "doubt", "classes", "items", "ids")
+        check_lengths(n, **{name: getattr(self, name) for name in parts})
         if self.map is not None and np.shape(self.map) != (n, 2):
             raise ValueError(f"map must have shape ({n}, 2), got {np.shape(self.map)}")
+        for name in ("map", "distance", "doubt"):
+            value = getattr(self, name)
+            if value is not None and not np.isfinite(value).all():
+                raise ValueError(f"{name} must be finite")
         if self.centers is not None and len(self.centers) != self.n_clusters:
             raise ValueError(
                 f"centers must have {self.n_clusters} pictures, got {len(self.centers)}"

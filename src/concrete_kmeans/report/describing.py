@@ -16,13 +16,15 @@ from concrete_kmeans.metrics import _is_missing
 from concrete_kmeans.report.projection import evenly
 
 __all__ = [
-    "UNKNOWN",
+    "Classes",
     "Curve",
     "Feature",
+    "Matched",
     "curves",
     "extremes",
     "features_apart",
-    "matched_counts",
+    "matched",
+    "most_frequent",
     "most_telling",
     "named_classes",
     "scores_of_known",
@@ -33,8 +35,8 @@ __all__ = [
 MAX_TEXTS, MAX_CHARACTERS = 20_000, 2_000
 #: Words of at least two letters; numbers tell little.
 WORD = r"(?u)\b[^\W\d_]{2,}\b"
-#: Name of the class of rows that have none.
-UNKNOWN = "unknown"
+#: Names of the class of rows that have none, and of those too many to be shown.
+UNKNOWN, OTHERS = "unknown", "all others"
 
 
 class Feature(NamedTuple):
@@ -74,13 +76,32 @@ def curves(history: Sequence[Mapping[str, Any]]) -> list[Curve]:
     return list(found.values())
 
 
-def named_classes(classes: Any) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Names of the classes in their order, and the class of each row as a number.
+class Classes(NamedTuple):
+    """Known classes, by number."""
 
-    Rows without a class, None or NaN, come last, as :data:`UNKNOWN`.
+    names: list[str]
+    codes: npt.NDArray[np.int64]
+    """Of each row (n,)."""
+    n_known: int
+    """The name after so many, if there is one, is that of the rows without a class."""
+
+
+class Matched(NamedTuple):
+    """Classes and clusters matched one to one, so that most rows are right."""
+
+    counts: npt.NDArray[np.int64]
+    """Rows of each class in each cluster (C, K)."""
+    cluster_of: list[int | None]
+    """Of each class."""
+    order: npt.NDArray[np.int64]
+    """Clusters (K,) in the order of their classes; what is left over comes last, fullest first."""
+
+
+def named_classes(classes: Any) -> Classes:
+    """Classes in their order; rows without one, None or NaN, come last.
 
     >>> named_classes(["b", None, "a", "b"])
-    (['a', 'b', 'unknown'], array([1, 2, 0, 1]))
+    Classes(names=['a', 'b', 'unknown'], codes=array([1, 2, 0, 1]), n_known=2)
     """
     listed = classes.tolist() if hasattr(classes, "tolist") else list(classes)
     missing = [_is_missing(value) for value in listed]
@@ -94,32 +115,45 @@ def named_classes(classes: Any) -> tuple[list[str], npt.NDArray[np.int64]]:
         len(order) if gone else number[value] for value, gone in zip(listed, missing, strict=True)
     ]
     names = [str(value) for value in order] + [UNKNOWN] * any(missing)
-    return names, np.array(codes, np.int64)
+    return Classes(names, np.array(codes, np.int64), len(order))
 
 
 def scores_of_known(classes: Any, labels: npt.NDArray[Any]) -> dict[str, float]:
     """:func:`concrete_kmeans.metrics.scores` of the rows that have a class; {} if none has."""
-    names, codes = named_classes(classes)
-    known = np.array(names)[codes] != UNKNOWN
+    codes, n_known = named_classes(classes)[1:]
+    known = codes < n_known
     return metrics.scores(codes[known], labels[known]) if known.any() else {}
 
 
-def matched_counts(
-    classes: Any, labels: npt.NDArray[np.int64], n_clusters: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Rows of each class in each cluster, (C, K); and clusters in the order of their classes.
-
-    Clusters are matched to classes one to one, so that most rows are right; what is left over comes
-    last, the fullest first.
-    """
-    names, codes = named_classes(classes)
-    counts = np.zeros((len(names), n_clusters), np.int64)
-    np.add.at(counts, (codes, labels), 1)
-    known = counts[: len(names) - (UNKNOWN in names)]
-    _, own = linear_sum_assignment(known, maximize=True)  # in the order of the classes
+def matched(classes: Classes, labels: npt.NDArray[np.int64], n_clusters: int) -> Matched:
+    """Classes matched with clusters; rows without a class have no part in it."""
+    counts = np.zeros((len(classes.names), n_clusters), np.int64)
+    np.add.at(counts, (classes.codes, labels), 1)
+    own_class, own = linear_sum_assignment(counts[: classes.n_known], maximize=True)
+    cluster_of: list[int | None] = [None] * len(classes.names)
+    for c, k in zip(own_class.tolist(), own.tolist(), strict=True):
+        cluster_of[c] = k
     rest = np.setdiff1d(np.arange(n_clusters), own)
     rest = rest[np.argsort(-counts[:, rest].sum(0), kind="stable")]
-    return counts, np.concatenate([own, rest])
+    return Matched(counts, cluster_of, np.concatenate([own, rest]))
+
+
+def most_frequent(classes: Classes, most: int) -> Classes:
+    """The same with at most ``most`` names: the rarest are one, which is like having none.
+
+    >>> most_frequent(named_classes(["a", "b", "b", "c", "c"]), 3).names
+    ['a', 'b', 'c']
+    >>> most_frequent(named_classes(["a", "b", "b", "c", "d"]), 3)
+    Classes(names=['a', 'b', 'all others'], codes=array([0, 1, 1, 2, 2]), n_known=2)
+    """
+    names, codes, n_known = classes
+    if len(names) <= most:
+        return classes
+    sizes = np.bincount(codes, minlength=len(names))[:n_known]
+    kept = np.sort(np.argsort(-sizes, kind="stable")[: most - 1])
+    renumbered = np.full(len(names), len(kept), np.int64)
+    renumbered[kept] = np.arange(len(kept))
+    return Classes([*(names[c] for c in kept), OTHERS], renumbered[codes], len(kept))
 
 
 def extremes(
@@ -135,7 +169,10 @@ def extremes(
 def words_apart(
     texts: Sequence[str], labels: npt.NDArray[np.int64], n_clusters: int, most: int
 ) -> list[list[str]]:
-    """Words whose mean tf-idf inside a cluster exceeds that outside most, for each cluster."""
+    """Words whose mean tf-idf inside a cluster exceeds that outside most, for each cluster.
+
+    None for a cluster of all rows, which nothing sets apart.
+    """
     chosen = evenly(len(texts), MAX_TEXTS)
     vectorizer = TfidfVectorizer(
         token_pattern=WORD,
@@ -158,7 +195,7 @@ def words_apart(
         own = np.asarray(weights[inside].sum(0)).ravel()
         gain = own / max(inside.sum(), 1) - (total - own) / max((~inside).sum(), 1)
         best = np.argsort(-gain, kind="stable")[:most]
-        found.append([str(words[i]) for i in best if gain[i] > 0])
+        found.append([str(words[i]) for i in best if gain[i] > 0 and not inside.all()])
     return found
 
 
@@ -169,8 +206,11 @@ def features_apart(
     n_clusters: int,
     most: int,
 ) -> list[list[Feature]]:
-    """Features whose mean inside a cluster differs most from that outside, for each cluster."""
-    values = np.asarray(values, dtype=np.float64)
+    """Features whose mean inside a cluster differs most from that outside, for each cluster.
+
+    None for a cluster of all rows, which nothing sets apart.
+    """
+    values = _filled(values)
     sizes, sums = _sums(values, labels, n_clusters)
     inside = sums / np.maximum(sizes, 1)[:, None]
     outside = (sums.sum(0) - sums) / np.maximum(sizes.sum() - sizes, 1)[:, None]
@@ -185,7 +225,7 @@ def features_apart(
                     names[f], float(difference[k, f]), float(inside[k, f]), float(outside[k, f])
                 )
                 for f in best
-                if sizes[k] and spread[f] > 0
+                if 0 < sizes[k] < len(labels) and spread[f] > 0
             ]
         )
     return found
@@ -195,13 +235,23 @@ def most_telling(
     values: npt.NDArray[Any], labels: npt.NDArray[np.int64], n_clusters: int
 ) -> npt.NDArray[np.intp]:
     """Features in falling order of the part of their variance that lies between clusters."""
-    values = np.asarray(values, dtype=np.float64)
+    values = _filled(values)
     sizes, sums = _sums(values, labels, n_clusters)
     means = sums / np.maximum(sizes, 1)[:, None]
     between = (sizes[:, None] * (means - values.mean(0)) ** 2).sum(0) / len(values)
     variance = values.var(0)
     part = np.divide(between, variance, out=np.zeros_like(between), where=variance > 0)
     return np.argsort(-part, kind="stable")
+
+
+def _filled(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Values with the mean of their feature for NaN, which then tells nothing."""
+    values = np.asarray(values, dtype=np.float64)
+    missing = np.isnan(values)
+    if not missing.any():
+        return values
+    there = np.maximum((~missing).sum(0), 1)
+    return np.where(missing, np.where(missing, 0.0, values).sum(0) / there, values)
 
 
 def _sums(

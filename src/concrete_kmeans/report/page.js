@@ -13,14 +13,20 @@
     return new Kind(bytes.buffer);
   };
 
+  // What is not seen, or turns the direction of what follows, is written as an escape.
+  const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
+  const visible = (text) => text.replace(HIDDEN, (character) =>
+    "\\u" + character.charCodeAt(0).toString(16).padStart(4, "0"));
+
   const fill = (node, attributes, children) => {
     for (const [name, value] of Object.entries(attributes)) {
       if (value === null || value === undefined || value === false) continue;
       if (typeof value === "function") node.addEventListener(name, value);
       else if (name === "style") for (const [k, v] of Object.entries(value)) node.style.setProperty(k, v);
-      else node.setAttribute(name, value === true ? "" : value);
+      else node.setAttribute(name, value === true ? "" : visible(String(value)));
     }
-    node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+    node.append(...children.flat().filter((child) => child !== null && child !== undefined)
+      .map((child) => (typeof child === "string" ? visible(child) : child)));
     return node;
   };
   const make = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
@@ -42,17 +48,22 @@
     if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
     return String(Number(value.toPrecision(4)));
   };
+  const rowsOf = (number) => count(number) + (number === 1 ? " row" : " rows");
   const nameOf = (row) => (DATA.ids ? DATA.ids[row] : "Row " + row);
 
   // ---------------------------------------------------------------------------------------------
   // colours and marks
 
   const SHAPES = ["disc", "square", "diamond"];
-  const colorOf = (group) => DATA.colors[group % DATA.colors.length];
-  const shapeOf = (group) => SHAPES[Math.floor(group / 10) % SHAPES.length];
+  const NO_COLOR = "#8b949e";  // of rows without a class
+  // clusters have the colour of their number, classes that of the cluster they are matched to
+  const numberOf = (kind, group) => (kind === "classes" ? DATA.classes.colors[group] : group);
+  const colorOf = (number) => (number === null ? NO_COLOR : DATA.colors[number % DATA.colors.length]);
+  const shapeOf = (number) => (number === null ? 0 : Math.floor(number / 10) % SHAPES.length);
   const rgbOf = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-  const mark = (group) =>
-    make("span", { class: "mark " + shapeOf(group), style: { "--mark": colorOf(group) }, "aria-hidden": "true" });
+  const mark = (number) => make("span", {
+    class: "mark " + SHAPES[shapeOf(number)], style: { "--mark": colorOf(number) }, "aria-hidden": "true",
+  });
   // from sure to doubtful, told apart by lightness, too
   const RAMP = ["#3b4a8c", "#2f7ea1", "#45a778", "#c3c23a", "#f2a43a", "#e2603a"].map(rgbOf);
   const ramp = (part) => {
@@ -93,26 +104,54 @@
   // one row, wherever it is shown
 
   const columns = DATA.table && unpack(DATA.table.values, Uint16Array);
-  const valueAt = (row, column) =>
-    DATA.table.low[column] + DATA.table.step[column] * columns[column * n + row];
+  const MISSING = 65535;
+  const valueAt = (row, column) => {
+    const at = columns[column * n + row];
+    return at === MISSING ? "missing" : brief(DATA.table.low[column] + DATA.table.step[column] * at);
+  };
+  const inBrief = (row, some) => some.flatMap((column, i) =>
+    [i ? ", " : null, make("bdi", {}, DATA.table.names[column]), " " + valueAt(row, column)]);
+  // columns that set a cluster apart, then those that set all apart
+  const columnsOf = (k) => {
+    const own = (DATA.clusters[k].features || []).map((feature) => DATA.table.names.indexOf(feature.name));
+    return [...new Set([...own.filter((column) => column >= 0), ...DATA.table.names.keys()])].slice(0, 3);
+  };
+
+  // a text, with the words that set its cluster apart standing out
+  const wordsOf = DATA.clusters.map((cluster) => new Set(cluster.words || []));
+  const textOf = (row) => {
+    const text = DATA.texts[row];
+    if (!text) return make("span", { class: "nothing" }, "(empty)");
+    const words = wordsOf[labels[row]];
+    const parts = words.size ? text.split(/(\p{L}+)/u) : [text];
+    return make("bdi", {}, parts.map((part) => (words.has(part.toLowerCase()) ? make("b", {}, part) : part)));
+  };
+
+  // the row of the same cluster nearest on the map whose picture is in the file
+  const nearestPictured = (row) => {
+    let best = -1, least = Infinity;
+    for (const other of DATA.map ? cellOf.keys() : []) {
+      const far = (mapX[other] - mapX[row]) ** 2 + (mapY[other] - mapY[row]) ** 2;
+      if (labels[other] === labels[row] && far < least) [best, least] = [other, far];
+    }
+    return best;
+  };
 
   const clusterName = (k) => "Cluster " + k;
   const item = (row, side) => {
-    const facts = make("div", { class: "facts" }, make("div", { class: "id" }, nameOf(row)));
+    const facts = make("div", { class: "facts" }, make("div", { class: "id", dir: "auto" }, nameOf(row)));
     facts.append(make("div", { class: "line" }, mark(labels[row]), make("b", {}, clusterName(labels[row])),
       doubt ? "doubt " + (doubt[row] / 255).toFixed(2) : null));
-    if (classes) facts.append(make("div", { class: "line" }, "Class ", make("b", {}, classNames[classes[row]])));
-    if (DATA.texts) facts.append(make("div", { class: "text" }, DATA.texts[row]));
+    if (classes) facts.append(make("div", { class: "line" }, "Class ", make("b", {}, make("bdi", {}, classNames[classes[row]]))));
+    if (DATA.texts) facts.append(make("div", { class: "text" }, textOf(row)));
     if (DATA.table) {
       facts.append(make("table", { class: "values" }, make("tbody", {}, DATA.table.names.map((name, column) =>
-        make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, brief(valueAt(row, column))))))));
+        make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, name)), make("td", {}, valueAt(row, column)))))));
     }
-    const cell = cellOf.get(row);
-    if (cell === undefined) {
-      if (cellOf.size) facts.append(make("div", { class: "line" }, "Its picture is not in this file."));
-      return make("div", { class: "item bare" }, facts);
-    }
-    return make("div", { class: "item" }, picture(cell, side, "Picture of " + nameOf(row)), facts);
+    const other = cellOf.has(row) || !cellOf.size ? row : nearestPictured(row);
+    if (!cellOf.has(other)) return make("div", { class: "item bare" }, facts);
+    if (other !== row) facts.append(make("div", { class: "line" }, "Picture: its neighbour, ", make("bdi", {}, nameOf(other))));
+    return make("div", { class: "item" }, picture(cellOf.get(other), side, "Picture of " + nameOf(other)), facts);
   };
 
   // ---------------------------------------------------------------------------------------------
@@ -140,7 +179,7 @@
       total += shown[row];
     }
     const all = total === n;
-    byId("count").textContent = all ? count(n) + " rows" : count(total) + " of " + count(n) + " rows";
+    byId("count").textContent = all ? rowsOf(n) : count(total) + " of " + rowsOf(n);
     byId("clear").hidden = !(state.clusters.size || state.classes.size || state.words.length);
     byId("download").textContent = all ? "Download labels" : "Download " + count(total) + " labels";
     byId("download").disabled = total === 0;
@@ -182,13 +221,11 @@
     if (DATA.map && !frame) frame = requestAnimationFrame(paint);
   };
 
+  const kindNow = () => (state.colorBy === "class" ? "classes" : "clusters");
   const groupsNow = () => (state.colorBy === "class" ? classes : labels);
-
-  const paletteNow = () => {
-    if (state.colorBy === "doubt") return Array.from({ length: 256 }, (_, i) => ramp(i / 255));
-    const size = state.colorBy === "class" ? classNames.length : K;
-    return Array.from({ length: size }, (_, i) => rgbOf(colorOf(i)));
-  };
+  const numbersNow = () =>
+    Array.from({ length: state.colorBy === "class" ? classNames.length : K }, (_, group) => numberOf(kindNow(), group));
+  const DOUBTS = Array.from({ length: 256 }, (_, i) => ramp(i / 255));
 
   // how much of each pixel around a point its mark covers, 0 to 256, and the gap around it
   const stampOf = (shape, radius, gap, width) => {
@@ -215,7 +252,8 @@
   const cssColor = (name) => rgbOf(getComputedStyle(document.documentElement).getPropertyValue(name).trim());
 
   const radiusNow = () => {
-    const base = Math.max(1.1, Math.min(4.6, 7.6 - 1.32 * Math.log10(n)));
+    const small = Math.sqrt(Math.min(1, Math.min(canvas.width, canvas.height) / (600 * ratio())));
+    const base = Math.max(1.1, small * Math.min(4.6, 7.6 - 1.32 * Math.log10(n)));
     return base * Math.min(3, Math.pow(view.scale / view.fit, 0.4)) * ratio();
   };
 
@@ -229,7 +267,8 @@
     }
     const back = cssColor("--stage"), faint = cssColor("--faint");
     buffer.fill(0xff000000 | (back[2] << 16) | (back[1] << 8) | back[0]);
-    const groups = groupsNow(), colors = paletteNow();
+    const groups = groupsNow(), numbers = numbersNow();
+    const colors = numbers.map((number) => rgbOf(colorOf(number))), shapes = numbers.map(shapeOf);
     const byDoubt = state.colorBy === "doubt";
     const radius = radiusNow(), gap = n <= 8000 && radius >= 2 ? 0.8 * ratio() : 0;
     const stamps = SHAPES.map((shape) => stampOf(shape, radius, gap, W));
@@ -260,8 +299,8 @@
     for (let row = 0; row < n; row++) if (dim(row)) plot(row, faint, 0.55, 0);
     for (let row = 0; row < n; row++) {
       if (dim(row)) continue;
-      if (byDoubt) plot(row, colors[doubt[row]], 1, 0);
-      else plot(row, colors[groups[row]], 1, Math.floor(groups[row] / 10) % SHAPES.length);
+      if (byDoubt) plot(row, DOUBTS[doubt[row]], 1, 0);
+      else plot(row, colors[groups[row]], 1, shapes[groups[row]]);
     }
     context.putImageData(image, 0, 0);
     if (inView.length <= MAX_PICTURES) paintPictures(inView, groups);
@@ -283,7 +322,7 @@
       const cell = cellOf.get(row);
       if (cell === undefined) continue;
       const [x, y] = placeOf(row);
-      context.fillStyle = state.colorBy === "doubt" ? `rgb(${ramp(doubt[row] / 255)})` : colorOf(groups[row]);
+      context.fillStyle = state.colorBy === "doubt" ? `rgb(${ramp(doubt[row] / 255)})` : colorOf(numberOf(kindNow(), groups[row]));
       context.fillRect(x - w / 2 - edge, y - h / 2 - edge, w + 2 * edge, h + 2 * edge);
       context.drawImage(sheet, (cell % atlas.columns) * atlas.cell_width,
         Math.floor(cell / atlas.columns) * atlas.cell_height, atlas.width, atlas.height,
@@ -293,23 +332,21 @@
 
   const placeOf = (row) => [mapX[row] * view.scale + view.x, mapY[row] * view.scale + view.y];
 
-  // the row of each group that is nearest to the middle of the group
+  // of each group the row that is nearest to its middle, and how far above that it reaches
   const middles = (groups, size) => {
     const members = Array.from({ length: size }, () => []);
     for (let row = 0; row < n; row++) members[groups[row]].push(row);
     return members.map((rows) => {
-      if (!rows.length) return -1;
-      const middle = (places) => {
-        const sorted = Float64Array.from(rows, (row) => places[row]).sort();
-        return sorted[sorted.length >> 1];
-      };
-      const x = middle(mapX), y = middle(mapY);
+      if (!rows.length) return null;
+      const quantile = (places, part) =>
+        Float64Array.from(rows, (row) => places[row]).sort()[Math.floor(part * (rows.length - 1))];
+      const x = quantile(mapX, 0.5), y = quantile(mapY, 0.5);
       let best = rows[0], least = Infinity;
       for (const row of rows) {
         const far = (mapX[row] - x) ** 2 + (mapY[row] - y) ** 2;
         if (far < least) [best, least] = [row, far];
       }
-      return best;
+      return { row: best, above: Math.max(0, mapY[best] - quantile(mapY, 0.05)) };
     });
   };
   const middlesOf = new Map();
@@ -318,21 +355,31 @@
     const byClass = state.colorBy === "class";
     if (!middlesOf.has(byClass)) middlesOf.set(byClass, middles(groups, byClass ? classNames.length : K));
     const wanted = byClass ? state.classes : state.clusters;
-    context.font = `650 ${13 * ratio()}px system-ui, sans-serif`;
+    const found = middlesOf.get(byClass), many = found.length > 20;
+    const high = (many ? 15 : 20) * ratio(), ink = getComputedStyle(document.body).color;
+    context.font = `650 ${(many ? 10 : 13) * ratio()}px system-ui, sans-serif`;
     context.textAlign = "center";
     context.textBaseline = "middle";
-    middlesOf.get(byClass).forEach((row, group) => {
-      if (row < 0 || (wanted.size && !wanted.has(group))) return;
-      const name = byClass ? classNames[group].slice(0, 24) : String(group);
-      const [x, y] = placeOf(row), half = context.measureText(name).width / 2 + 6 * ratio();
+    const taken = [];
+    found.forEach((middle, group) => {
+      if (!middle || (wanted.size && !wanted.has(group))) return;
+      const long = byClass ? visible(classNames[group]) : String(group);
+      const name = long.length > 22 ? long.slice(0, 21) + "…" : long;
+      const half = context.measureText(name).width / 2 + (many ? 4 : 6) * ratio();
+      const above = middle.above * view.scale;
+      let [x, y] = placeOf(middle.row);
+      if (above < high) y -= above + high / 2 + 6 * ratio();  // it would hide its group
+      // of names that would hide each other the first is drawn; closer by, both are
+      if (taken.some((box) => Math.abs(box.x - x) < box.half + half && Math.abs(box.y - y) < high)) return;
+      taken.push({ x, y, half });
       context.beginPath();
-      context.roundRect(x - half, y - 10 * ratio(), 2 * half, 20 * ratio(), 10 * ratio());
+      context.roundRect(x - half, y - high / 2, 2 * half, high, high / 2);
       context.fillStyle = `rgba(${back}, .86)`;
       context.fill();
       context.lineWidth = 1.6 * ratio();
-      context.strokeStyle = colorOf(group);
+      context.strokeStyle = colorOf(numberOf(kindNow(), group));
       context.stroke();
-      context.fillStyle = getComputedStyle(document.body).color;
+      context.fillStyle = ink;
       context.fillText(name, x, y + 0.5 * ratio());
     });
   };
@@ -355,10 +402,10 @@
   };
   const fitView = () => {
     const [left, right] = extent(mapX), [top, bottom] = extent(mapY);
-    const margin = 28 * ratio();
-    view.scale = view.fit = Math.min((canvas.width - 2 * margin) / Math.max(right - left, 1),
+    const margin = 28 * ratio(), width = canvas.width - 36 * ratio();  // beside the buttons
+    view.scale = view.fit = Math.min((width - 2 * margin) / Math.max(right - left, 1),
       (canvas.height - 2 * margin) / Math.max(bottom - top, 1));
-    view.x = (canvas.width - view.scale * (left + right)) / 2;
+    view.x = (width - view.scale * (left + right)) / 2;
     view.y = (canvas.height - view.scale * (top + bottom)) / 2;
     redraw();
   };
@@ -427,9 +474,9 @@
     panel.replaceChildren();
     if (row >= 0) {
       const k = labels[row];
-      panel.append(item(row, 112), make("div", { class: "buttons" },
+      panel.append(item(row, 96), make("div", { class: "buttons" },
         make("button", { type: "button", click: () => only("clusters", k) }, "Only cluster " + k),
-        make("button", { type: "button", click: () => pin(-1) }, "Let go")));
+        make("button", { type: "button", click: () => pin(-1) }, "Close")));
       reveal(row);
     }
     redraw();
@@ -439,6 +486,10 @@
     const [x, y] = placeOf(row), margin = 20 * ratio();
     const out = x < margin || y < margin || x > canvas.width - margin || y > canvas.height - margin;
     if (out) move(canvas.width / 2 - x, canvas.height / 2 - y);
+    const panel = byId("pinned").getBoundingClientRect(), box = canvas.getBoundingClientRect();
+    const right = (panel.right - box.left) * ratio() + margin, top = (panel.top - box.top) * ratio() - margin;
+    const [left, down] = placeOf(row);
+    if (panel.top < box.bottom && left < right && down > top) move(0, top - down);  // it would hide the row
   };
   const pinFrom = (row) => {
     pin(row);
@@ -522,15 +573,26 @@
   // beside the map
 
   const legend = (kind, title, names, sizes) =>
-    make("div", {}, make("div", { class: "legend-title", id: "legend-" + kind }, title),
+    make("div", { "data-kind": kind }, make("div", { class: "legend-title", id: "legend-" + kind }, title),
       make("ul", { class: "legend", "aria-labelledby": "legend-" + kind }, names.map((name, group) =>
         make("li", {}, make("button", {
           type: "button", "data-kind": kind, "data-group": group, "aria-pressed": "false",
           click: () => toggle(kind, group),
           pointerenter: () => { state.lit = { kind, group }; redraw(); },
           pointerleave: () => { state.lit = null; redraw(); },
-        }, mark(group), make("span", { class: "label", title: name }, name),
+        }, mark(numberOf(kind, group)), make("bdi", { class: "label", title: name }, name),
         make("span", { class: "size" }, count(sizes[group])))))));
+
+  const colorBy = (value) => {
+    state.colorBy = value;
+    byId("scale").hidden = value !== "doubt";
+    for (const part of [...byId("legends").children]) {
+      const first = part.dataset.kind === kindNow();
+      part.classList.toggle("coloured", first && value !== "doubt");
+      if (first) byId("legends").prepend(part);
+    }
+    redraw();
+  };
 
   const buildSide = () => {
     const choices = [["cluster", "Cluster"]];
@@ -539,7 +601,7 @@
     for (const [value, title] of choices) {
       byId("color-by").append(make("label", {}, make("input", {
         type: "radio", name: "color-by", value, checked: value === "cluster",
-        change: () => { state.colorBy = value; byId("scale").hidden = value !== "doubt"; redraw(); },
+        change: () => colorBy(value),
       }), make("span", {}, title)));
     }
     byId("color-by").hidden = choices.length < 2 || !DATA.map;
@@ -550,6 +612,7 @@
     byId("legends").append(legend("clusters", "Clusters", DATA.clusters.map((_, k) => clusterName(k)),
       DATA.clusters.map((cluster) => cluster.size)));
     if (classes) byId("legends").append(legend("classes", "Classes", classNames, sizes));
+    colorBy("cluster");
     byId("search").placeholder = DATA.texts ? "Words" : "Name of a row";
     byId("search").addEventListener("input", (event) => {
       state.words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -561,30 +624,31 @@
   // ---------------------------------------------------------------------------------------------
   // cards
 
+  const countsOf = new Uint32Array(K * classNames.length);  // of each class in each cluster
+  if (classes) for (let row = 0; row < n; row++) countsOf[labels[row] * classNames.length + classes[row]]++;
   const commonClass = (k) => {
-    const counts = new Array(classNames.length).fill(0);
-    for (let row = 0; row < n; row++) if (labels[row] === k) counts[classes[row]]++;
+    const counts = countsOf.subarray(k * classNames.length, (k + 1) * classNames.length);
     const most = counts.indexOf(Math.max(...counts));
-    return counts[most] ? `mostly ${classNames[most]} (${percent(counts[most] / DATA.clusters[k].size)})` : null;
+    if (!counts[most]) return [];
+    return [" · mostly ", make("bdi", {}, classNames[most]), ` (${percent(counts[most] / DATA.clusters[k].size)})`];
   };
 
+  const [THUMB, CENTRE] = innerWidth < 500 ? [34, 72] : [38, 88];  // six members side by side
   const member = (row) => {
     const name = nameOf(row);
     if (cellOf.has(row)) {
       return make("button", { type: "button", title: name, click: () => pinFrom(row) },
-        picture(cellOf.get(row), 38, "Show " + name));
+        picture(cellOf.get(row), THUMB, "Show " + name));
     }
-    const what = DATA.texts ? DATA.texts[row]
-      : DATA.table ? DATA.table.names.slice(0, 3).map((label, column) => `${label} ${brief(valueAt(row, column))}`).join(", ")
-      : "";
     return make("li", {}, make("button", { type: "button", click: () => pinFrom(row) },
-      make("span", { class: "clamp" }, DATA.ids || !DATA.texts ? make("span", { class: "id" }, name + " ") : null, what)));
+      make("span", { class: "clamp" }, DATA.ids || !DATA.texts ? [make("bdi", { class: "id" }, name), " "] : null,
+        DATA.texts ? textOf(row) : DATA.table ? inBrief(row, columnsOf(labels[row])) : null)));
   };
   const members = (title, rows) => {
     if (!rows || !rows.length) return null;
     const pictures = rows.some((row) => cellOf.has(row));
-    return make("div", {}, make("h4", {}, title),
-      make(pictures ? "div" : "ul", { class: pictures ? "thumbs" : "members" }, rows.map(member)));
+    const kind = pictures ? "thumbs" : DATA.texts || DATA.table ? "members" : "members short";
+    return make("div", {}, make("h4", {}, title), make(pictures ? "div" : "ul", { class: kind }, rows.map(member)));
   };
 
   const bars = (features) => {
@@ -592,7 +656,7 @@
     return make("div", {}, make("h4", {}, "Features against the rest, in standard deviations"),
       make("table", { class: "bars" }, make("tbody", {}, features.map((feature) =>
         make("tr", { title: `${feature.name}: ${brief(feature.inside)} inside, ${brief(feature.outside)} outside` },
-          make("th", { scope: "row" }, feature.name),
+          make("th", { scope: "row" }, make("bdi", {}, feature.name)),
           make("td", {}, make("div", { class: "bar" }, make("i", {
             class: feature.difference > 0 ? "up" : "down",
             style: { width: (50 * Math.abs(feature.difference)) / most + "%" },
@@ -603,18 +667,17 @@
   const card = (cluster, k) => {
     const groups = make("div", { class: "groups" },
       cluster.words && cluster.words.length
-        ? make("div", {}, make("h4", {}, "Words that set it apart"), make("ul", { class: "words" }, cluster.words.map((word) => make("li", {}, word))))
+        ? make("div", {}, make("h4", {}, "Words that set it apart"), make("ul", { class: "words" }, cluster.words.map((word) => make("li", { dir: "auto" }, word))))
         : null,
       cluster.features && cluster.features.length ? bars(cluster.features) : null,
       members("Most typical", cluster.typical),
       members("Most doubtful", cluster.doubtful));
     const centre = atlas && atlas.centers
-      ? make("div", {}, make("h4", {}, "Centre"), picture(k, 88, "Centre of cluster " + k)) : null;
-    const common = classes ? commonClass(k) : null;
+      ? make("div", {}, make("h4", {}, "Centre"), picture(k, CENTRE, "Centre of cluster " + k)) : null;
     return make("article", { class: "card", id: "cluster-" + k, "aria-labelledby": "cluster-name-" + k, style: { "--mark": colorOf(k) } },
       make("header", {},
         make("div", {}, make("h3", { id: "cluster-name-" + k }, mark(k), clusterName(k)),
-          make("div", { class: "size" }, `${count(cluster.size)} rows, ${percent(cluster.size / n)}`, common ? " · " + common : "")),
+          make("div", { class: "size" }, `${rowsOf(cluster.size)}, ${percent(cluster.size / n)}`, classes ? commonClass(k) : null)),
         DATA.map && cluster.size ? make("button", { type: "button", "aria-label": "Show cluster " + k + " on the map", click: () => {
           only("clusters", k);
           byId("map").scrollIntoView();
@@ -628,8 +691,10 @@
     for (let row = 0; row < n; row++) sums[labels[row]] += doubt[row];
     return DATA.clusters.map((cluster, k) => (cluster.size ? sums[k] / cluster.size : 0));
   };
+  const MANY_CARDS = 48;  // at once: a thousand would take seconds to lay out
   const buildCards = () => {
-    const made = DATA.clusters.map(card);
+    const made = [];
+    let most = MANY_CARDS;
     const orders = { number: () => 0, largest: (a, b) => DATA.clusters[b].size - DATA.clusters[a].size };
     if (doubt) {
       const means = meanDoubt();
@@ -638,10 +703,18 @@
     const select = byId("card-order");
     select.append(...Object.keys(orders).map((name) => make("option", { value: name }, "by " + name)));
     const lay = () => {
-      const ranks = made.map((_, k) => k).sort(orders[select.value]);
-      byId("cards").replaceChildren(...ranks.map((k) => made[k]));
+      const ranks = DATA.clusters.map((_, k) => k).sort(orders[select.value]).slice(0, most);
+      byId("cards").replaceChildren(...ranks.map((k) => (made[k] ||= card(DATA.clusters[k], k))));
+      const left = K - ranks.length;
+      byId("more").hidden = left === 0;
+      byId("more").textContent = `Show ${count(Math.min(left, MANY_CARDS))} more of ${count(left)} clusters`;
     };
+    byId("cards").classList.toggle("slim", DATA.clusters.every((cluster) => !cluster.typical && !cluster.words && !cluster.features));
     select.addEventListener("change", lay);
+    byId("more").addEventListener("click", () => {
+      most += MANY_CARDS;
+      lay();
+    });
     lay();
     byId("clusters-note").textContent = [
       doubt ? "Typical rows lie nearest to their centre. Doubt is the distance to the own centre over that to the next: at 1 a row is as near to another cluster." : "",
@@ -668,19 +741,19 @@
     const titles = { "": DATA.texts ? "Text" : DATA.table ? "Features" : "Picture" };
     const body = rows.map((row) => {
       const what = cellOf.has(row) ? picture(cellOf.get(row), 36, "Picture of " + nameOf(row))
-        : DATA.texts ? make("span", { class: "clamp" }, DATA.texts[row])
-        : DATA.table ? DATA.table.names.slice(0, 4).map((label, column) => `${label} ${brief(valueAt(row, column))}`).join(", ") : "";
+        : DATA.texts ? make("span", { class: "clamp" }, textOf(row))
+        : DATA.table ? inBrief(row, [...DATA.table.names.keys()].slice(0, 4)) : null;
       return make("tr", { click: () => pinFrom(row) },
         make("th", { scope: "row" }, make("button", { type: "button", "aria-label": "Show row " + row }, String(row))),
-        DATA.ids ? make("td", { class: DATA.texts ? "" : "what" }, DATA.ids[row]) : null,
+        DATA.ids ? make("td", { class: "name", dir: "auto" }, DATA.ids[row]) : null,
         DATA.texts || DATA.table || cellOf.size ? make("td", { class: DATA.texts || DATA.table ? "what" : "" }, what) : null,
         make("td", {}, mark(labels[row]), String(labels[row])),
-        classes ? make("td", {}, classNames[classes[row]]) : null,
+        classes ? make("td", { class: "class", dir: "auto" }, classNames[classes[row]]) : null,
         doubt ? make("td", { class: "number" }, (doubt[row] / 255).toFixed(2)) : null);
     });
     byId("row-table").replaceChildren(
       make("thead", {}, make("tr", {}, head.filter((name) => name || name === "").map((name) =>
-        make("th", { scope: "col" }, name in titles ? titles[name] : name)))),
+        make("th", { scope: "col", class: name === "Doubt" ? "number" : null }, name in titles ? titles[name] : name)))),
       make("tbody", {}, body));
     byId("page").textContent = order.length ? `Page ${count(state.page + 1)} of ${count(pages)}` : "No rows";
     byId("previous").disabled = state.page === 0;
@@ -700,9 +773,17 @@
     byId("next").addEventListener("click", () => turn(1));
   };
 
-  const heat = (value, part) => make("td", {
-    class: part > 0.55 ? "hot" : part ? "" : "zero", style: { "--heat": 100 * part + "%" },
+  // which ink is read best depends on the theme in the middle of the scale
+  const heat = (value, part, more = {}) => make("td", {
+    class: part > 0.8 ? "hot" : part > 0.55 ? "warm" : part ? "" : "zero", style: { "--heat": 100 * part + "%" }, ...more,
   }, value);
+  const onlyBoth = (k, c) => {
+    showAll();
+    state.clusters.add(k);
+    state.classes.add(c);
+    refilter();
+    if (DATA.map) byId("map").scrollIntoView();
+  };
 
   const buildConfusion = () => {
     if (!DATA.confusion) return;
@@ -713,8 +794,11 @@
         make("th", { scope: "col" }, mark(k), " " + k)))),
       make("tbody", {}, counts.map((row, c) => {
         const total = row.reduce((a, b) => a + b, 0);
-        return make("tr", {}, make("th", { scope: "row", title: classNames[c] }, classNames[c]),
-          row.map((value) => heat(count(value), value / total)));
+        return make("tr", {}, make("th", { scope: "row", title: classNames[c], dir: "auto" }, classNames[c]),
+          row.map((value, i) => heat(count(value), value / total, value ? {
+            title: `Show ${rowsOf(value)} of class ${classNames[c]} in cluster ${clusters[i]}`,
+            click: () => onlyBoth(clusters[i], c),
+          } : {})));
       })));
   };
 
@@ -738,27 +822,38 @@
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "restart"), found.agreement.map((_, r) => make("th", { scope: "col" }, String(r))))),
       make("tbody", {}, found.agreement.map((row, r) =>
         make("tr", {}, make("th", { scope: "row" }, String(r)),
-          row.map((value) => heat(value === null ? "" : value.toFixed(2), Math.max(0, value || 0) * 0.9))))));
+          row.map((value) => heat(value === null ? "" : value.toFixed(2), Math.max(0, value || 0)))))));
   };
 
   // ---------------------------------------------------------------------------------------------
   // curves
 
   const ticks = (low, high) => {
-    const rough = (high - low) / 3 || 1, power = 10 ** Math.floor(Math.log10(rough));
+    const rough = (high - low) / 4 || 1, power = 10 ** Math.floor(Math.log10(rough));
     const size = [1, 2, 5, 10].map((m) => m * power).find((m) => m >= rough);
     const found = [];
-    for (let at = Math.ceil(low / size) * size; at <= high + 1e-9 * size; at += size) found.push(at);
+    for (let at = Math.ceil(low / size - 1e-9) * size; at <= high + 1e-9 * size; at += size) found.push(at);
     return found;
+  };
+  // 1, 2 and 5 of every power of ten, or if these are many 1 alone, or every few powers
+  const logTicks = (low, high) => {
+    const every = Math.ceil((high - low) / 4);
+    const digits = high - low < 1.5 ? [1, 2, 5] : [1];
+    const found = [];
+    for (let power = Math.floor(low); power <= high; power++) {
+      if (power % every === 0) for (const digit of digits) found.push(digit * 10 ** power);
+    }
+    return found.filter((at) => Math.log10(at) >= low && Math.log10(at) <= high);
   };
 
   const chart = ({ title, x, lines, best, breaks = [], label, dots = null }) => {
     const W = 380, H = 200, left = 46, right = 10, top = 14, bottom = 34;
     const values = lines.flat().filter((value) => value !== null);
-    const figure = make("figure", { class: "curve" }, make("figcaption", {}, title));
-    if (!values.length) return figure;
-    let low = Math.min(...values), high = Math.max(...values);
+    let [low, high] = extent(values);
     const log = low > 0 && high / low > 20;
+    const figure = make("figure", { class: "curve" }, make("figcaption", {}, make("span", {}, title),
+      log ? make("span", { class: "size" }, "logarithmic") : null));
+    if (!values.length) return figure;
     const f = (value) => (log ? Math.log10(value) : value);
     [low, high] = [f(low), f(high)];
     if (high === low) [low, high] = [low - 0.5, high + 0.5];
@@ -767,22 +862,24 @@
     const py = (value) => H - bottom - ((f(value) - low) / (high - low)) * (H - top - bottom);
     const svg = draw("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label":
       `${title}: from ${brief(values[0])} to ${brief(values[values.length - 1])}` });
-    const marks = log ? ticks(low, high).map((at) => 10 ** at) : ticks(low, high);
+    const marks = log ? logTicks(low, high) : ticks(low, high);
     for (const at of marks) {
       svg.append(draw("path", { class: "axis", d: `M${left} ${py(at)}H${W - right}` }),
-        draw("text", { x: left - 6, y: py(at) + 4, "text-anchor": "end" }, brief(Number(at.toPrecision(2)))));
+        draw("text", { x: left - 6, y: py(at) + 4, "text-anchor": "end" }, brief(Number(at.toPrecision(12)))));
     }
     for (const at of ticks(first, first + span).filter((at) => Number.isInteger(at))) {
       svg.append(draw("text", { x: px(at), y: H - bottom + 16, "text-anchor": "middle" }, count(at)));
     }
-    svg.append(draw("text", { x: (left + W - right) / 2, y: H - 3, "text-anchor": "middle" }, label + (log ? " (logarithmic)" : "")));
-    for (const [at, name] of breaks) {
-      if (at > first) svg.append(draw("path", { class: "phase", d: `M${px(at)} ${top}V${H - bottom}` }));
-      svg.append(draw("text", { x: px(Math.max(at, first)) + 4, y: top - 3 }, name));
-    }
+    svg.append(draw("text", { x: (left + W - right) / 2, y: H - 3, "text-anchor": "middle" }, label));
+    breaks.forEach(([i, name], phase) => {
+      const at = px(x[i]), next = phase + 1 < breaks.length ? px(x[breaks[phase + 1][0]]) : W;
+      if (i) svg.append(draw("path", { class: "phase", d: `M${at} ${top}V${H - bottom}` }));
+      if (next - at > 6 * name.length + 8) svg.append(draw("text", { x: at + 4, y: top - 3 }, name));
+    });
     lines.map((line, r) => [line, r]).sort(([, a], [, b]) => (a === best) - (b === best)).forEach(([line, r]) => {
       let path = "", open = false;
       line.forEach((value, i) => {
+        open = open && !breaks.some(([start]) => start === i);  // a phase has a loss of its own
         if (value !== null) path += `${open ? "L" : "M"}${px(x[i]).toFixed(1)} ${py(value).toFixed(1)}`;
         open = value !== null;
       });
@@ -804,7 +901,7 @@
     byId("curves").append(...DATA.history.map((curve) => {
       const breaks = [];
       curve.phases.forEach((phase, i) => {
-        if (i === 0 || phase !== curve.phases[i - 1]) breaks.push([i ? curve.steps[i - 1] : curve.steps[0], phase]);
+        if (i === 0 || phase !== curve.phases[i - 1]) breaks.push([i, phase]);
       });
       const lines = curve.values[0].map((_, r) => curve.values.map((row) => row[r]));
       return chart({ title: curve.name, x: curve.steps, lines, best, breaks, label: "steps" });
@@ -824,7 +921,12 @@
   // ---------------------------------------------------------------------------------------------
   // the rest of the page
 
-  const csvCell = (value) => (/[",\r\n]/.test(value) ? '"' + value.replace(/"/g, '""') + '"' : value);
+  // A spreadsheet would compute what begins so; numbers stay as they are.
+  const FORMULA = /^[=@+\-\t\r]/;
+  const csvCell = (value) => {
+    const safe = FORMULA.test(value) && !Number.isFinite(Number(value)) ? "'" + value : value;
+    return /[",\r\n]/.test(safe) ? '"' + safe.replace(/"/g, '""') + '"' : safe;
+  };
   const download = () => {
     const head = ["row", DATA.ids && "name", "cluster", classes && "class", doubt && "doubt"].filter(Boolean);
     const lines = [head.join(",")];
@@ -854,12 +956,22 @@
   dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
   byId("theme").addEventListener("click", () =>
     setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+  let onScreen = "light";
+  addEventListener("beforeprint", () => {
+    onScreen = document.documentElement.dataset.theme;
+    setTheme("light");
+    if (DATA.map) paint();  // the next frame would be too late
+  });
+  addEventListener("afterprint", () => setTheme(onScreen));
   byId("download").addEventListener("click", download);
-  byId("title").textContent = DATA.title;
-  byId("subtitle").textContent = DATA.subtitle;
+  byId("title").textContent = document.title = visible(DATA.title);
+  byId("subtitle").textContent = visible(DATA.subtitle);
   byId("made").textContent = `Made by concrete-kmeans ${DATA.version}. This file holds everything it shows and loads nothing.`;
-  byId("figures").append(...DATA.figures.map((figure) =>
-    make("div", {}, make("dt", {}, figure.name), make("dd", {}, figure.value))));
+  const inGroups = new Map();
+  for (const figure of DATA.figures) inGroups.set(figure.group, [...(inGroups.get(figure.group) || []), figure]);
+  byId("figures").append(...[...inGroups].map(([group, figures]) =>
+    make("div", { class: "group" }, make("h2", {}, group), make("dl", {}, figures.map((figure) =>
+      make("div", {}, make("dt", {}, figure.name), make("dd", {}, figure.value)))))));
   byId("meanings").append(...DATA.figures.filter((figure) => figure.help).flatMap((figure) =>
     [make("dt", {}, figure.name), make("dd", {}, figure.help)]));
 
@@ -871,11 +983,11 @@
   buildChoice();
   buildRows();
   if (DATA.map) {
-    byId("map-caption").textContent = DATA.map.caption;
+    byId("map-caption").textContent = visible(DATA.map.caption);
     canvas.setAttribute("aria-label", `Map of ${count(n)} rows in ${K} clusters`);
     listenToMap();
   } else {
-    document.querySelector(".stage").hidden = byId("map-help").hidden = true;
+    document.querySelector(".stage").hidden = byId("map-keys").hidden = true;
     document.querySelector(".map").classList.add("bare");
     byId("map-title").textContent = "Filter";
   }

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import itertools
 import json
 import math
+import numbers
 import re
 from importlib.resources import files as package_files
 from os import PathLike
@@ -14,25 +16,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from concrete_kmeans import __version__
 from concrete_kmeans.files import write_text
 from concrete_kmeans.report import describing, palette
 from concrete_kmeans.report.contents import Images, ReportData, Table, Texts
-from concrete_kmeans.report.pictures import make_atlas, n_cells
+from concrete_kmeans.report.pictures import make_atlas, n_cells, resized
 from concrete_kmeans.report.projection import evenly
 
-__all__ = ["render", "write"]
+__all__ = ["check_path", "render", "write"]
 
 #: What a figure says, under its name in :attr:`ReportData.figures`.
 FIGURES = {
-    "Silhouette": "From -1 to 1, of at most 2,000 rows, in the code: how much nearer a row is to "
-    "its own cluster than to the next.",
+    "Silhouette": "From -1 to 1, of at most 2,000 rows: how much nearer a row is to its own "
+    "cluster than to the next.",
     "Effective clusters": "How many clusters of equal size would be as even as these.",
     "Agreement": "Mean adjusted Rand index of the restart that is shown with the others: 1 if all "
     "found the same clusters.",
     "Reconstruction": "Squared error of a row after encoding and decoding, in scaled units.",
-    "Inertia": "Sum of squared distances to the nearest centre, in the code.",
+    "Inertia": "Sum of squared distances of the rows to their centres.",
 }
 SCORES = {
     "acc": ("Accuracy", "Rows that are right under the best one-to-one matching with classes."),
@@ -48,14 +51,26 @@ WORDS, FEATURES = 12, 6
 ALL_CHARACTERS, MOST_CHARACTERS, LEAST_CHARACTERS = 2_500_000, 280, 40
 #: Numbers of a table on a page; columns of it at most, and at least.
 ALL_NUMBERS, MOST_COLUMNS, LEAST_COLUMNS = 500_000, 12, 3
+#: Largest whole number of a value of a table; the one above it is for values that are not there.
+TABLE_STEPS = 65_534
+#: Classes with a name of their own, and cells of a confusion matrix.
+MAX_CLASSES, MAX_CELLS = 100, 10_000
 #: Points of a curve.
 CURVE_POINTS = 300
 
 
 def write(data: ReportData, path: str | PathLike[str]) -> Path:
     """Write a report, whole or not at all; folders above it are made."""
-    path = Path(path)
+    path = check_path(path)
     write_text(path, render(data))
+    return path
+
+
+def check_path(path: str | PathLike[str]) -> Path:
+    """Refuse what cannot be the name of a report, before anything is computed."""
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"path must be that of a file, {path} is a folder")
     return path
 
 
@@ -103,7 +118,7 @@ def _packed(values: Any, kind: str) -> str:
 def _payload(data: ReportData) -> dict[str, Any]:
     """What the page's script reads."""
     n, K = len(data.labels), data.n_clusters
-    members = _members(data)
+    members, classes = _members(data), _classes(data)
     clusters = [
         {"size": int(size), **{kind: rows[k] for kind, rows in members.items()}}
         for k, size in enumerate(np.bincount(data.labels, minlength=K))
@@ -118,20 +133,22 @@ def _payload(data: ReportData) -> dict[str, Any]:
         "labels": _packed(data.labels, "u2"),
         "map": _packed_map(data),
         "doubt": None if data.doubt is None else _packed(np.round(255 * data.doubt), "u1"),
-        "classes": _packed_classes(data),
+        "classes": classes and _packed_classes(data, classes),
         "ids": None if data.ids is None else [_clean(name) for name in data.ids],
         **_packed_items(data, clusters),
         "figures": [*_figures(data), *_scores(data)],
         "history": [_thinned(curve) for curve in describing.curves(data.history)],
         "restarts": _restarts(data),
-        "confusion": _confusion(data),
+        "confusion": classes and _confusion(data, classes),
         "k_curve": _k_curve(data),
     }
 
 
 def _members(data: ReportData) -> dict[str, list[list[int]]]:
-    most = PICTURES if isinstance(data.items, Images) else ROWS
-    kinds = {}
+    most, kinds = ROWS, {}
+    if isinstance(data.items, Images):
+        # of two kinds, in half the room: the other half is for the map
+        most = min(max(_room(data.items, data.n_clusters) // (4 * data.n_clusters), 1), PICTURES)
     if data.distance is not None:
         kinds["typical"] = data.distance
     if data.doubt is not None:
@@ -142,11 +159,22 @@ def _members(data: ReportData) -> dict[str, list[list[int]]]:
     }
 
 
-def _packed_classes(data: ReportData) -> dict[str, Any] | None:
+def _classes(data: ReportData) -> describing.Classes | None:
     if data.classes is None:
         return None
-    names, codes = describing.named_classes(data.classes)
-    return {"names": [_clean(name) for name in names], "codes": _packed(codes, "u2")}
+    return describing.most_frequent(describing.named_classes(data.classes), MAX_CLASSES)
+
+
+def _packed_classes(data: ReportData, classes: describing.Classes) -> dict[str, Any]:
+    """Classes; each has the colour of its cluster, so that the two maps can be compared."""
+    found = describing.matched(classes, data.labels, data.n_clusters)
+    free = itertools.count(data.n_clusters)
+    colors = [next(free) if own is None else own for own in found.cluster_of[: classes.n_known]]
+    return {
+        "names": [_clean(name) for name in classes.names],
+        "codes": _packed(classes.codes, "u2"),
+        "colors": colors + [None] * (len(classes.names) - len(colors)),
+    }
 
 
 def _packed_map(data: ReportData) -> dict[str, Any] | None:
@@ -182,7 +210,7 @@ def _packed_pictures(data: ReportData, clusters: list[dict[str, Any]]) -> dict[s
     if data.centers is not None:
         parts.append(data.centers.pixels)
     if isinstance(data.items, Images):
-        room = max(n_cells(*data.items.pixels.shape[1:3]) - data.n_clusters, 0)
+        room = _room(data.items, data.n_clusters)
         shown = [r for c in clusters for kind in ("typical", "doubtful") for r in c.get(kind, [])]
         n = len(data.labels)
         others = evenly(n, room)
@@ -191,9 +219,7 @@ def _packed_pictures(data: ReportData, clusters: list[dict[str, Any]]) -> dict[s
             extra = np.setdiff1d(others, shown)
             rows = np.union1d(shown, extra[evenly(len(extra), room - len(shown))])
         pictures = np.asarray(data.items.pixels[rows])
-        if parts and parts[0].ndim < pictures.ndim:
-            parts[0] = np.repeat(parts[0][..., None], 3, axis=-1)
-        parts.append(pictures)
+        parts = [_like(centers, pictures) for centers in parts] + [pictures]
     atlas = make_atlas(np.concatenate(parts))
     note = ""
     if 0 < len(rows) < len(data.labels):
@@ -206,6 +232,21 @@ def _packed_pictures(data: ReportData, clusters: list[dict[str, Any]]) -> dict[s
         },
         "note": note,
     }
+
+
+def _like(centers: npt.NDArray[np.uint8], pictures: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Centres of the size and the colours of the pictures beside which they are shown."""
+    centers = resized(centers, *pictures.shape[1:3])
+    if centers.ndim < pictures.ndim:
+        return np.repeat(centers[..., None], 3, axis=-1)
+    if centers.ndim > pictures.ndim:
+        return np.asarray(centers.mean(-1).round(), dtype=np.uint8)
+    return centers
+
+
+def _room(items: Images, n_clusters: int) -> int:
+    """Pictures that fit into the atlas beside those of the centres."""
+    return max(n_cells(*items.pixels.shape[1:3]) - n_clusters, 0)
 
 
 def _packed_texts(items: Texts, data: ReportData, clusters: list[dict[str, Any]]) -> dict[str, Any]:
@@ -222,15 +263,20 @@ def _packed_texts(items: Texts, data: ReportData, clusters: list[dict[str, Any]]
 
 
 def _packed_table(items: Table, data: ReportData, clusters: list[dict[str, Any]]) -> dict[str, Any]:
-    values, names = np.asarray(items.values), [_clean(name) for name in items.names]
+    values, names = items.values, [_clean(name) for name in items.names]
     apart = describing.features_apart(values, names, data.labels, data.n_clusters, FEATURES)
     for cluster, own in zip(clusters, apart, strict=True):
         cluster["features"] = [feature._asdict() for feature in own]
     most = min(max(ALL_NUMBERS // len(items), LEAST_COLUMNS), MOST_COLUMNS)
     shown = describing.most_telling(values, data.labels, data.n_clusters)[:most]
     part = values[:, shown].astype(np.float64)
-    low, step = part.min(0), np.ptp(part, axis=0) / 65535
-    places = np.round((part - low) / np.where(step > 0, step, 1.0))
+    there = ~np.isnan(part)
+    low = np.where(there, part, np.inf).min(0)
+    high = np.where(there, part, -np.inf).max(0)
+    low, high = (np.where(there.any(0), end, 0.0) for end in (low, high))
+    step = (high - low) / TABLE_STEPS
+    places = np.round((np.where(there, part, low) - low) / np.where(step > 0, step, 1.0))
+    places[~there] = TABLE_STEPS + 1
     note = ""
     if len(shown) < len(names):
         note = (
@@ -247,13 +293,11 @@ def _packed_table(items: Table, data: ReportData, clusters: list[dict[str, Any]]
 
 
 def _figures(data: ReportData) -> list[dict[str, Any]]:
-    shown = [
-        {"name": "Rows", "value": f"{len(data.labels):,}", "help": ""},
-        {"name": "Clusters", "value": str(data.n_clusters), "help": ""},
-    ]
+    sizes = {"Rows": len(data.labels), "Clusters": data.n_clusters}
+    shown = [_figure("Size", name, f"{value:,}", "") for name, value in sizes.items()]
     for name, value in data.figures.items():
         text = _clean(value) if isinstance(value, str) else _short(value)
-        shown.append({"name": _clean(name), "value": text, "help": FIGURES.get(name, "")})
+        shown.append(_figure("Quality, without classes", _clean(name), text, FIGURES.get(name, "")))
     return shown
 
 
@@ -262,10 +306,14 @@ def _scores(data: ReportData) -> list[dict[str, Any]]:
         return []
     found = describing.scores_of_known(data.classes, data.labels)
     return [
-        {"name": SCORES[key][0], "value": f"{found[key]:.3f}", "help": SCORES[key][1]}
-        for key in SCORES
+        _figure("Match with the classes", name, f"{found[key]:.3f}", meaning)
+        for key, (name, meaning) in SCORES.items()
         if key in found
     ]
+
+
+def _figure(group: str, name: str, value: str, meaning: str) -> dict[str, str]:
+    return {"group": group, "name": name, "value": value, "help": meaning}
 
 
 def _short(value: float) -> str:
@@ -282,7 +330,7 @@ def _short(value: float) -> str:
 
 def _number(value: Any) -> Any:
     """A number as JSON has it: what is not finite is null."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return None if isinstance(value, numbers.Real) and not math.isfinite(value) else value
 
 
 def _thinned(curve: describing.Curve) -> dict[str, Any]:
@@ -318,15 +366,17 @@ def _restarts(data: ReportData) -> dict[str, Any] | None:
 
 
 def _cell(name: str, value: Any) -> str:
-    if isinstance(value, str | None) or _number(value) is None:
-        return _clean(value or "")
+    if isinstance(value, str):
+        return _clean(value)
+    if _number(value) is None:
+        return ""
     return str(value) if name == "seed" else _short(value)
 
 
-def _confusion(data: ReportData) -> dict[str, Any] | None:
-    if data.classes is None:
+def _confusion(data: ReportData, classes: describing.Classes) -> dict[str, Any] | None:
+    if len(classes.names) * data.n_clusters > MAX_CELLS:
         return None
-    counts, order = describing.matched_counts(data.classes, data.labels, data.n_clusters)
+    counts, _, order = describing.matched(classes, data.labels, data.n_clusters)
     return {"clusters": order.tolist(), "counts": counts[:, order].tolist()}
 
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Atlas", "make_atlas", "n_cells"]
+__all__ = ["Atlas", "make_atlas", "n_cells", "resized"]
 
-#: Pixels of an atlas: 2,048 x 2,048, which a phone can still draw.
-MAX_PIXELS = 2**22
+#: Pixels of an atlas, which a phone can still draw.
+MAX_PIXELS = 2**23
 #: Longest side of a picture in it.
 MAX_SIDE = 64
 #: Bytes above which a lossless atlas is not worth it.
@@ -46,15 +46,13 @@ def make_atlas(pixels: npt.NDArray[np.uint8]) -> Atlas:
     """Atlas of pictures (m, h, w) or (m, h, w, 3), larger ones made smaller."""
     Image = _pillow()
     h, w = _shrunk(*pixels.shape[1:3])
+    pixels = resized(pixels, h, w)
     # a JPEG works in blocks of 8: pictures that share none do not bleed into each other
     cell_h, cell_w = _padded(h), _padded(w)
     columns = max(1, round((len(pixels) * cell_h / cell_w) ** 0.5))
     rows = -(-len(pixels) // columns)
     sheet = np.zeros((rows * cell_h, columns * cell_w, *pixels.shape[3:]), np.uint8)
     for i, picture in enumerate(pixels):
-        if picture.shape[:2] != (h, w):
-            small = Image.fromarray(picture).resize((w, h), Image.Resampling.LANCZOS)
-            picture = np.asarray(small)
         top, left = i // columns * cell_h, i % columns * cell_w
         sheet[top : top + h, left : left + w] = picture
     image = Image.fromarray(sheet)
@@ -63,6 +61,17 @@ def make_atlas(pixels: npt.NDArray[np.uint8]) -> Atlas:
         data, kind = _saved(image, "JPEG", quality=JPEG_QUALITY), "jpeg"
     url = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     return Atlas(url, w, h, cell_w, cell_h, columns, len(pixels), smooth=max(h, w) > 32)
+
+
+def resized(pixels: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:
+    """Pictures of that size, of pictures (m, h, w) or (m, h, w, 3)."""
+    if pixels.shape[1:3] == (height, width):
+        return pixels
+    Image = _pillow()
+    out = np.empty((len(pixels), height, width, *pixels.shape[3:]), np.uint8)
+    for i, picture in enumerate(pixels):
+        out[i] = Image.fromarray(picture).resize((width, height), Image.Resampling.LANCZOS)
+    return out
 
 
 def _pillow() -> Any:

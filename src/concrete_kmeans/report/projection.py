@@ -18,9 +18,13 @@ __all__ = ["caption", "evenly", "project", "reduced"]
 #: among them.
 MAX_ARRANGED, STEPS = 2000, 500
 #: Arranged neighbours between which any other row is placed.
-N_NEIGHBOURS = 5
-#: Width, as a part of the map's, within which the places of those neighbours count as one.
-NEARBY = 0.02
+N_NEIGHBOURS = 10
+#: Width, as a part of the map's, within which the places of those neighbours count as one group.
+#: Narrower, rows gather at the arranged ones; wider, they fill the gaps between groups.
+NEARBY = 0.1
+#: Height of a map of rows of one number, as a part of its width; rows follow a sequence that leaves
+#: no gaps.
+ACROSS, GOLDEN = 0.15, 0.6180339887498949
 #: Rows of more numbers are first brought to so many by their largest singular vectors.
 MAX_FEATURES = 50
 
@@ -35,9 +39,12 @@ def reduced(rows: Any) -> npt.NDArray[np.float32]:
     """Dense rows of at most :data:`MAX_FEATURES` numbers, from dense or sparse ones."""
     if rows.shape[1] > MAX_FEATURES:
         some = rows[evenly(rows.shape[0], 2 * MAX_ARRANGED)]
-        size = min(MAX_FEATURES, some.shape[0])
-        rows = TruncatedSVD(size, random_state=0).fit(some).transform(rows)
-    elif not isinstance(rows, np.ndarray):
+        if some.shape[0] < 2:  # nothing differs: any numbers of it will do
+            rows = rows[:, :MAX_FEATURES]
+        else:
+            size = min(MAX_FEATURES, some.shape[0])
+            rows = TruncatedSVD(size, random_state=0).fit(some).transform(rows)
+    if not isinstance(rows, np.ndarray):
         rows = rows.toarray()
     return np.asarray(rows, dtype=np.float32)
 
@@ -46,17 +53,20 @@ def project(codes: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Place codes (n, d) on a map (n, 2).
 
     t-SNE (van der Maaten and Hinton 2008) of at most :data:`MAX_ARRANGED` of them; any other is
-    placed between the nearest of those, the nearer the closer. Labels have no part in it.
+    placed between the nearest of those, the nearer the closer. Labels have no part in it. Codes of
+    two numbers are a map already; of one, they are spread across it.
     """
-    n = len(codes)
-    if n < 4 or not np.ptp(codes, axis=0).any():
+    n, d = codes.shape
+    if n < 4 or d <= 2 or not np.ptp(codes, axis=0).any():
         flat = np.zeros((n, 2), np.float32)
-        flat[:, : codes.shape[1]] = codes[:, :2]
+        flat[:, :d] = codes[:, :2]
+        if d == 1:
+            flat[:, 1] = ACROSS * np.ptp(codes) * (np.arange(n) * GOLDEN % 1.0)
         return flat
     chosen = evenly(n, MAX_ARRANGED)
     some = codes[chosen]
     tsne = TSNE(
-        init="pca" if codes.shape[1] > 1 else "random",
+        init="pca",
         perplexity=min(30.0, (len(some) - 1) / 3.0),
         max_iter=STEPS,
         random_state=0,
@@ -69,17 +79,21 @@ def project(codes: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return place.numpy()
 
 
-def caption(n: int) -> str:
-    """What the map of n rows is, in sentences."""
-    if n <= MAX_ARRANGED:
-        how = "t-SNE of the code"
-    else:
-        how = (
-            f"t-SNE of the code of {MAX_ARRANGED:,} rows, evenly spread; the other "
-            f"{n - MAX_ARRANGED:,} lie between the nearest of those"
+def caption(n: int, d: int, *, coded: bool) -> str:
+    """What the map of n rows of d numbers, or of their code if ``coded``, is, in sentences."""
+    what = "the code" if coded else "the data"
+    if d == 1:
+        return f"{what.capitalize()}, one number a row, from left to right; height means nothing."
+    if d == 2:
+        return f"{what.capitalize()}, two numbers a row, in the same unit."
+    how = f"t-SNE of {what}"
+    if n > MAX_ARRANGED:
+        how += (
+            f" of {MAX_ARRANGED:,} rows, evenly spread; the other {n - MAX_ARRANGED:,} lie between "
+            "the nearest of those"
         )
     return (
-        f"{how}. Neighbours in the code are neighbours here; distances between far groups mean "
+        f"{how}. Neighbours in {what} are neighbours here; distances between far groups mean "
         "little. Clusters and classes have no part in the arrangement."
     )
 
