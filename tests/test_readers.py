@@ -643,6 +643,12 @@ class TestInput:
         with pytest.raises(ValueError, match=f"{name} is empty"):
             read(tmp_path / name)
 
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+    def test_a_pipe_is_not_waited_for(self, tmp_path):
+        os.mkfifo(tmp_path / "x.csv")
+        with pytest.raises(ValueError, match=r"x\.csv is neither a file nor a folder; a pipe is"):
+            read(tmp_path / "x.csv")
+
     @pytest.mark.parametrize("ending", ["npy", "npz", "parquet", "h5"])
     @pytest.mark.parametrize("how", ["foreign", "half"])
     def test_damaged(self, tmp_path, ending, how):

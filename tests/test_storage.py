@@ -1,6 +1,7 @@
 """The model folder: round trips to the last bit, damage, places that cannot be written."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from concrete_kmeans import (
     AutoencoderKMeans,
     ConcreteKMeans,
     DeepConcreteKMeans,
+    files,
     load,
     storage,
 )
@@ -124,6 +126,7 @@ class TestRoundTrip:
             ({"precision": "float64", "scale": "standard"}, X),
             ({"scale": "none", "init": np.arange(90) % 3}, X / 10),
             ({"init": torch.arange(90) % 3}, X),
+            ({"normalize": True}, X),
             ({"temperature": (1.0, 0.5), "cls": DeepConcreteKMeans}, X),
         ],
     )
@@ -483,6 +486,43 @@ def _umask():
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+class TestFiles:
+    def test_digest_of_a_file_is_its_sha256(self, tmp_path):
+        (tmp_path / "a").write_bytes(b"abc")
+        assert files.digest(tmp_path / "a") == hashlib.sha256(b"abc").hexdigest()
+
+    def test_digest_of_a_folder_sees_names_and_contents(self, tmp_path):
+        def digest(**contents):
+            place = tmp_path / str(len(list(tmp_path.iterdir())))
+            for name, text in contents.items():
+                path = place / name.replace("_", "/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            return files.digest(place)
+
+        first = digest(a="x", b_c="y")
+        assert digest(b_c="y", a="x") == first
+        others = [digest(a="x", b_c="z"), digest(a="x", b_d="y"), digest(a="x"), digest(a="y")]
+        assert len({first, *others}) == 5
+
+    def test_written_whole_or_not_at_all(self, tmp_path, monkeypatch):
+        path = tmp_path / "new" / "a.txt"
+        files.write_text(path, "älter\n")
+        assert path.read_bytes() == "älter\n".encode()
+
+        def full(_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*/a\.txt'"):
+            files.write_text(path, "new")
+        monkeypatch.setattr(os, "fsync", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            files.write_bytes(path, b"new")
+        assert path.read_bytes() == "älter\n".encode()
+        assert list(path.parent.iterdir()) == [path]
 
 
 PLAIN = st.recursive(

@@ -204,7 +204,7 @@ def write(path: Path, stored: Stored, labels: str, *, overwrite: bool = False) -
     files = {
         TENSORS: tensors_to_bytes(whole, {"format": "pt"}),
         HISTORY: _to_json(stored.history),
-        LABELS: labels.encode(),
+        LABELS: labels.encode("utf-8", "surrogatepass"),  # file names need not be text
     }
     config = {
         "format": FORMAT,

@@ -4,10 +4,10 @@ Whatever is heavy is imported by the command that needs it, so that ``ckm --help
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
-from concrete_kmeans.cli import demo, reproduce
+from concrete_kmeans.cli import demo, export, fit, info, predict, report, reproduce
 from concrete_kmeans.cli.common import app
 
-__all__ = ["app", "demo", "main", "reproduce"]
+__all__ = ["app", "demo", "export", "fit", "info", "main", "predict", "report", "reproduce"]
 
 
 def main() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -16,7 +20,21 @@ from concrete_kmeans import __version__
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["INTERRUPTED", "Debug", "app", "checked", "progress", "say"]
+__all__ = [
+    "INTERRUPTED",
+    "AsJson",
+    "Debug",
+    "Format",
+    "Quiet",
+    "RunFolder",
+    "app",
+    "as_json",
+    "checked",
+    "printable",
+    "progress",
+    "say",
+    "warnings_told",
+]
 
 T = TypeVar("T")
 
@@ -39,14 +57,13 @@ class _Group(TyperGroup):
                 raise
             if ctx.meta.get(DEBUG):
                 typer.echo(traceback.format_exc().rstrip(), err=True)
-            text = " ".join(str(error).split())
+            text = printable(" ".join(str(error).split()))
             typer.echo(f"ckm: {type(error).__name__}{': ' * bool(text)}{text}", err=True)
             raise typer.Exit(1) from None
 
 
 app = typer.Typer(
     cls=_Group,
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -70,6 +87,19 @@ Debug = Annotated[
 ]
 
 
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Show neither progress nor the summary.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
+Format = Annotated[
+    Literal["npy", "npz", "csv", "tsv", "parquet", "h5", "images", "txt", "jsonl"] | None,
+    typer.Option("--format", help="What the input is, where its name does not tell."),
+]
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", show_default=False, help="Folder that ckm fit has written.")
+]
+
+
 @app.callback()
 def _ckm(
     _version: Annotated[
@@ -89,6 +119,43 @@ def checked(option: str, check: Callable[[], T]) -> T:
         return check()
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def printable(text: str) -> str:
+    r"""Text with what a terminal would act on, or cannot show, written as an escape.
+
+    >>> printable("naïve \x1b[31m.png")
+    'naïve \\x1b[31m.png'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def as_json(value: Any) -> str:
+    """One line of JSON, all ASCII: whatever a terminal's encoding is, it can be printed."""
+    return json.dumps(value, allow_nan=False)
+
+
+@contextmanager
+def warnings_told() -> Iterator[list[str]]:
+    """Collect the texts of warnings, each once, and show them as lines on stderr at the end.
+
+    What the package logs meanwhile says the same and is not shown.
+    """
+    told: list[str] = []
+    logger = logging.getLogger("concrete_kmeans")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations in libraries are not the user's to read
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: told.append(str(message))
+        logger.setLevel(logging.ERROR)
+        try:
+            yield told
+        finally:
+            logger.setLevel(level)
+            told[:] = dict.fromkeys(printable(" ".join(text.split())) for text in told)
+            for text in told:
+                typer.echo(f"ckm: warning: {text}", err=True)
 
 
 @contextmanager

@@ -10,7 +10,17 @@ from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
-__all__ = ["Data", "Kind", "Missing", "Mode", "Options", "Preparation", "need", "unknown"]
+__all__ = [
+    "Data",
+    "Kind",
+    "Missing",
+    "Mode",
+    "Options",
+    "Preparation",
+    "need",
+    "plain_values",
+    "unknown",
+]
 
 Kind: TypeAlias = Literal["tabular", "image", "text", "embeddings"]
 Missing: TypeAlias = Literal["error", "mean"]
@@ -102,6 +112,14 @@ def need(module: str, what: str, package: str = "concrete-kmeans[data]") -> type
         raise ModuleNotFoundError(
             f"{what} needs {module.partition('.')[0]}: pip install '{package}'"
         ) from error
+
+
+def plain_values(series: Any) -> list[Any]:
+    """Values of a column of a table; None for those that are missing, whatever stands for them."""
+    return [
+        None if missing else value
+        for missing, value in zip(series.isna(), series.tolist(), strict=True)
+    ]
 
 
 def unknown(what: str, name: str, known: Iterable[object]) -> ValueError:

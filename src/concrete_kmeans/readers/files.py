@@ -105,6 +105,8 @@ def open_input(source: str | Path, form: str | None = None) -> Input:
         raise FileNotFoundError(f"{path} does not exist")
     if path.is_dir():
         return _folder(path, form)
+    if not path.is_file():
+        raise ValueError(f"{path} is neither a file nor a folder; a pipe is read as -")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty")
     form = form or _format_of(path)

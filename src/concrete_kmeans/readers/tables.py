@@ -9,7 +9,15 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from concrete_kmeans.readers.contents import Data, Missing, Options, Preparation, need, unknown
+from concrete_kmeans.readers.contents import (
+    Data,
+    Missing,
+    Options,
+    Preparation,
+    need,
+    plain_values,
+    unknown,
+)
 from concrete_kmeans.readers.files import Frame, Input
 
 __all__ = ["Column", "TablePreparation"]
@@ -100,7 +108,7 @@ class TablePreparation(Preparation):
             raise unknown(f"{found.name}: column", str(self.id_column), frame.columns)
         labels = None
         if self.label_column is not None and self.label_column in frame:
-            labels = frame[self.label_column].tolist()
+            labels = plain_values(frame[self.label_column])
         vectors = all(column.kind == "vector" for column in self.columns)
         return Data(
             pd.DataFrame(np.concatenate(parts, axis=1), columns=names),

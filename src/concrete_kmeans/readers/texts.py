@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from concrete_kmeans.readers.contents import Data, Options, Preparation, need, unknown
+from concrete_kmeans.readers.contents import Data, Options, Preparation, need, plain_values, unknown
 from concrete_kmeans.readers.files import Frame, Input, Lines
 from concrete_kmeans.validation import check_positive_int
 
@@ -99,7 +99,7 @@ class TextPreparation(Preparation):
             if self.id_column is not None:
                 ids = [str(v) for v in frame[_known(found, self.id_column)]]
             if self.label_column is not None and self.label_column in frame:
-                labels = frame[self.label_column].tolist()
+                labels = plain_values(frame[self.label_column])
         names = None if self.embed else self.words
         return Data(rows, "text", ids, feature_names=names, labels=labels, items=texts)
 
@@ -111,7 +111,7 @@ def _texts(found: Frame | Lines, column: str | None) -> list[str]:
     if column is None:
         raise ValueError(f"{found.name} has columns; the fit was on a text a line")
     series = found.frame[_known(found, column)]
-    texts = ["" if missing else value for missing, value in zip(series.isna(), series, strict=True)]
+    texts = ["" if value is None else value for value in plain_values(series)]
     strange = next((i for i, text in enumerate(texts) if not isinstance(text, str)), None)
     if strange is not None:
         raise ValueError(

@@ -1,0 +1,272 @@
+"""The work of ``ckm fit``: rows in, a model folder out."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.stats import entropy
+from sklearn.metrics import silhouette_score
+
+from concrete_kmeans import estimators, metrics, readers, storage
+from concrete_kmeans.choosing import choose_k
+from concrete_kmeans.cli.runs import Input, Notes, rows_for, write_report
+from concrete_kmeans.data import as_rows, feature_moments
+from concrete_kmeans.estimators.deep import choose_scale
+from concrete_kmeans.estimators.saving import save
+from concrete_kmeans.readers import Data, Options
+from concrete_kmeans.report import KCurve
+from concrete_kmeans.report.collecting import embed
+from concrete_kmeans.report.projection import evenly
+from concrete_kmeans.training import Callback, Interrupted
+
+__all__ = ["METHODS", "PRESETS", "Fitted", "Request", "run"]
+
+#: Rows whose silhouette is computed.
+SILHOUETTE_ROWS = 2000
+#: What may be set of the deep methods; AE+KM has no joint phase, and so no epochs of it.
+DEEP = (
+    "encoder",
+    "augment",
+    "scale",
+    "n_init",
+    "pretrain_epochs",
+    "epochs",
+    "batch_size",
+    "precision",
+    "device",
+    "random_state",
+)
+
+
+@dataclass(frozen=True)
+class Method:
+    """An estimator, its parameters where they differ from the defaults, and what may be set."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    options: Sequence[str]
+
+    @property
+    def deep(self) -> bool:
+        """Whether it has a network."""
+        return "encoder" in self.options
+
+
+METHODS: dict[str, Method] = {
+    "ckm": Method("DeepConcreteKMeans", {}, [*DEEP, "choose"]),
+    "ae+km": Method("AutoencoderKMeans", {}, [name for name in DEEP if name != "epochs"]),
+    "dec": Method("DEC", {}, DEEP),
+    "idec": Method("IDEC", {}, DEEP),
+    "dcn": Method("DCN", {}, DEEP),
+    "dkm": Method("DKM", {}, DEEP),
+    "concrete": Method("ConcreteKMeans", {}, ["n_init", "batch_size", "device", "random_state"]),
+    "km": Method(
+        "ConcreteKMeans",
+        {"algorithm": "lloyd", "n_init": 10},
+        ["n_init", "device", "random_state"],
+    ),
+}
+#: What each kind of rows sets, for the methods that have it. Pixels, word weights and embeddings
+#: are measured alike: the variance of a feature says how much it matters.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tabular": {"scale": "auto"},
+    "image": {"scale": "global"},
+    "text": {"scale": "global"},
+    "embeddings": {"scale": "global"},
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for."""
+
+    source: str
+    out: Path
+    n_clusters: int | tuple[int, int]
+    """Or the smallest and the largest to choose from."""
+    method: str
+    preset: str | None
+    options: Options
+    parameters: dict[str, Any]
+    """Of the estimator, by their names; only those that were given."""
+    overwrite: bool
+    report: bool
+
+    def check_method(self) -> None:
+        """Refuse parameters that the method does not have."""
+        for name in self.parameters:
+            if name not in METHODS[self.method].options:
+                option = {"random_state": "seed"}.get(name, name).replace("_", "-")
+                raise ValueError(f"--{option} has no meaning for --method {self.method}")
+
+    def check_place(self) -> None:
+        """Refuse a folder that cannot be written, before the input is read."""
+        storage.check_place(self.out, overwrite=self.overwrite)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What came out."""
+
+    estimator: Any
+    data: Data
+    notes: Notes
+
+    @property
+    def sizes(self) -> list[int]:
+        """Rows of each cluster."""
+        K = len(self.estimator.cluster_centers_)
+        sizes: list[int] = np.bincount(_host(self.estimator.labels_), minlength=K).tolist()
+        return sizes
+
+
+def run(
+    request: Request,
+    *,
+    tell: Callable[[str], None],
+    callback: Callback,
+    warnings: list[str],
+) -> Fitted:
+    """Read, fit, score and write.
+
+    Parameters
+    ----------
+    request : Request
+    tell : callable
+        Told what begins.
+    callback : Callback
+        Of the training of deep methods.
+    warnings : list of str
+        Those told so far, which the folder keeps.
+    """
+    tell("reading")
+    place = Input.of(request.source, request.options.format)
+    data, preparation = readers.read(request.source, request.options)
+    preset = request.preset or data.kind
+    method = METHODS[request.method]
+    picture = preset == "image" and np.ndim(data.rows) > 2
+    rows = rows_for(data.rows, keep_shape=picture and method.deep)
+    _check_clusters(request.n_clusters, rows.shape[0])
+    if preset == "tabular" and not method.deep and _spread_unequally(rows):
+        data.notes.append(
+            f"Features differ much in spread, and {request.method} takes them as they are: those "
+            "of large numbers decide. Standardise them first, or use a deep method."
+        )
+    known = _known_labels(data)
+    start = time.perf_counter()
+    parameters = {**PRESETS[preset], **method.parameters, **request.parameters}
+    parameters = {n: v for n, v in parameters.items() if n in method.options or n == "algorithm"}
+    estimator, curve = _make(request, method, parameters, rows, tell, callback)
+    tell("fitting")
+    interrupted = False
+    try:
+        estimator.fit(rows)
+    except Interrupted:  # the state of the last step is kept
+        interrupted = True
+    seconds = time.perf_counter() - start
+    if method.deep:
+        estimator.set_params(callbacks=None, pretrained=None)  # neither can be written
+    tell("scoring")
+    labels = _host(estimator.labels_)
+    notes = Notes(
+        preparation.to_json(),
+        None if place is None else asdict(place),
+        request.method,
+        preset,
+        round(seconds, 3),
+        _label_free(estimator, rows, labels),
+        None if known is None else metrics.scores(known[0], labels[known[1]]),
+        None if curve is None else _plain(curve),
+        interrupted,
+        list(dict.fromkeys(warnings)),
+    )
+    tell("writing")
+    save(estimator, request.out, overwrite=request.overwrite, ids=data.ids, notes=notes.to_json())
+    if request.report and not interrupted:
+        tell("report")
+        write_report(request.out / storage.REPORT, estimator, data, notes)
+    return Fitted(estimator, data, notes)
+
+
+def _make(
+    request: Request,
+    method: Method,
+    parameters: dict[str, Any],
+    rows: Any,
+    tell: Callable[[str], None],
+    callback: Callback,
+) -> tuple[Any, KCurve | None]:
+    """The estimator to fit, its number of clusters chosen if need be."""
+    cls = getattr(estimators, method.name)
+    if method.deep:
+        parameters = {**parameters, "callbacks": [callback]}
+    if isinstance(request.n_clusters, int):
+        return cls(request.n_clusters, **parameters), None
+    low, high = request.n_clusters
+    tried, seed = range(low, high + 1), parameters["random_state"]
+    if not method.deep:
+        tell("choosing k")
+        curve = choose_k(rows, tried, random_state=seed)
+        return cls(curve.chosen, **parameters), curve
+    # one autoencoder serves every k, and the fit that follows; of the method's own class, since
+    # methods differ in how they compare codes
+    autoencoder = cls(low, **{**parameters, "epochs": 0, "init": "k-means++"}).fit(rows)
+    tell("choosing k")
+    curve = choose_k(autoencoder.transform(rows), tried, random_state=seed)
+    return cls(curve.chosen, pretrained=autoencoder, **parameters), curve
+
+
+def _check_clusters(asked: int | tuple[int, int], n: int) -> None:
+    if isinstance(asked, int):
+        if asked > n:
+            raise ValueError(f"{asked} clusters cannot be made of {n} rows")
+    elif asked[1] >= n:
+        raise ValueError(
+            f"{asked[1]} clusters cannot be tried on {n} rows: --k-range 2:{n - 1} at most"
+        )
+
+
+def _spread_unequally(rows: Any) -> bool:
+    """Whether a deep method would standardise each feature."""
+    numbers = as_rows(np.asarray(rows, dtype=np.float64), torch.device("cpu"))
+    return choose_scale(feature_moments(numbers)) == "standard"
+
+
+def _known_labels(data: Data) -> tuple[list[str], npt.NDArray[np.bool_]] | None:
+    """Labels of the rows that have one, as text, and which those are; None if there are none."""
+    if data.labels is None:
+        return None
+    known = np.array([label is not None and label == label for label in data.labels])
+    if not known.any():
+        return None
+    return [str(label) for label, here in zip(data.labels, known, strict=True) if here], known
+
+
+def _label_free(estimator: Any, rows: Any, labels: npt.NDArray[Any]) -> dict[str, float]:
+    """Scores that need no labels; those that cannot be computed are left out."""
+    sizes = np.bincount(labels)
+    scores = {"inertia": float(estimator.inertia_), "effective_clusters": np.exp(entropy(sizes))}
+    some = evenly(len(labels), SILHOUETTE_ROWS)
+    if 2 <= len(np.unique(labels[some])) < len(some):
+        codes, _ = embed(estimator, rows.iloc[some] if hasattr(rows, "iloc") else rows[some])
+        scores["silhouette"] = silhouette_score(codes, labels[some])
+    if hasattr(estimator, "best_restart_"):
+        best = estimator.restarts_[estimator.best_restart_]
+        scores |= {"agreement": best.agreement, "reconstruction": best.reconstruction}
+    return {name: float(value) for name, value in scores.items() if math.isfinite(value)}
+
+
+def _plain(curve: KCurve) -> dict[str, Any]:
+    return {**asdict(curve), "scores": {n: list(v) for n, v in curve.scores.items()}}
+
+
+def _host(labels: Any) -> npt.NDArray[np.int64]:
+    return torch.as_tensor(labels).cpu().numpy().astype(np.int64)

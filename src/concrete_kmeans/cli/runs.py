@@ -1,0 +1,155 @@
+"""A run: the model folder of ``ckm fit``, and what it remembers of its input."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from concrete_kmeans import files, load, readers, storage
+from concrete_kmeans.readers import Data
+from concrete_kmeans.report import Images, Items, KCurve, Texts, collect, write
+
+__all__ = [
+    "Input",
+    "Notes",
+    "notes_of",
+    "open_model",
+    "read_new",
+    "rows_for",
+    "rows_of",
+    "training_data",
+    "write_report",
+]
+
+#: Key of ``config.json`` that holds the notes.
+KEY = "run"
+
+
+@dataclass(frozen=True)
+class Input:
+    """Where the rows of a fit came from."""
+
+    path: str
+    """Absolute."""
+    format: str | None
+    sha256: str
+
+    @classmethod
+    def of(cls, source: str, form: str | None) -> Input | None:
+        """Of a file or a folder; None of standard input."""
+        if source == "-" or not Path(source).exists():
+            return None
+        return cls(str(Path(source).absolute()), form, files.digest(Path(source)))
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What ``ckm fit`` writes into a model folder beside the model; ready for JSON."""
+
+    preparation: dict[str, Any]
+    """How the input becomes rows."""
+    input: dict[str, Any] | None
+    method: str
+    preset: str
+    seconds: float
+    scores: dict[str, float]
+    """Label-free."""
+    label_scores: dict[str, float] | None
+    k_curve: dict[str, Any] | None
+    interrupted: bool
+    warnings: list[str]
+
+    def place(self) -> Input | None:
+        """Where the rows came from; None of standard input."""
+        return None if self.input is None else Input(**self.input)
+
+    def curve(self) -> KCurve | None:
+        """Why this number of clusters, if it was chosen."""
+        return None if self.k_curve is None else KCurve(**self.k_curve)
+
+    def to_json(self) -> dict[str, Any]:
+        """As the key of ``config.json`` that they stand under."""
+        return {KEY: asdict(self)}
+
+
+def notes_of(folder: Path) -> Notes:
+    """The notes of a run, which a model saved from Python does not have."""
+    found = storage.read_config(folder).get(KEY)
+    if found is None:
+        raise ValueError(
+            f"{folder} was not written by ckm fit: it does not say how rows are prepared; "
+            "concrete_kmeans.load reads it in Python"
+        )
+    try:
+        notes = Notes(**found)
+        notes.place()
+        notes.curve()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{folder / storage.CONFIG} is damaged: {KEY}: {error}") from error
+    return notes
+
+
+def open_model(folder: Path, device: str = "auto") -> Any:
+    """The fitted estimator, to compute on a device of this machine, whatever it was fitted on."""
+    return load(folder).set_params(device=device)
+
+
+def read_new(folder: Path, notes: Notes, source: str, form: str | None) -> Data:
+    """Rows of another input, prepared as those of the fit were."""
+    try:
+        return readers.read_again(source, notes.preparation, form=form)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{folder / storage.CONFIG} is damaged: the preparation of rows is not whole "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def training_data(folder: Path, notes: Notes) -> Data:
+    """The rows of the fit, read again from where they were."""
+    ask = f"give the rows to show by --input, or --no-input; {folder} does not hold them"
+    place = notes.place()
+    if place is None:
+        raise ValueError(f"the rows came from standard input: {ask}")
+    if not Path(place.path).exists():
+        raise FileNotFoundError(f"{place.path}, the input of the fit, is gone: {ask}")
+    if files.digest(Path(place.path)) != place.sha256:
+        raise ValueError(f"{place.path}, the input of the fit, has changed since: {ask}")
+    return read_new(folder, notes, place.path, place.format)
+
+
+def rows_for(rows: Any, *, keep_shape: bool) -> Any:
+    """Rows as an estimator takes them: pictures as they are, or flat."""
+    if keep_shape or sparse.issparse(rows) or rows.ndim == 2:
+        return rows
+    return rows.reshape(len(rows), -1)
+
+
+def rows_of(estimator: Any, data: Data) -> Any:
+    """Rows as a fitted estimator takes them."""
+    return rows_for(data.rows, keep_shape=len(getattr(estimator, "feature_shape_", ())) > 1)
+
+
+def write_report(
+    path: Path, estimator: Any, data: Data | None, notes: Notes, *, title: str | None = None
+) -> None:
+    """Write the report of a run; without data it has no map."""
+    rows: Any = None
+    shown: dict[str, Any] = {}
+    if data is not None:
+        rows = rows_of(estimator, data)
+        shown = {"classes": data.labels, "ids": data.ids, "items": _items(data)}
+    write(collect(estimator, rows, title=title, k_curve=notes.curve(), **shown), path)
+
+
+def _items(data: Data) -> Items | None:
+    """Texts or pictures; None leaves the columns of the rows to be shown."""
+    if data.kind == "image" and np.ndim(data.rows) > 2:
+        return Images.from_rows(data.rows, data.rows.shape[1:])
+    if data.kind == "text" and data.items is not None:
+        return Texts(data.items)
+    return None
