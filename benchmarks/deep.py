@@ -1,7 +1,6 @@
 """Deep clustering with default settings: every figure of docs/deep.md, one command each.
 
     python benchmarks/deep.py tables    seven data sets: CKM against KM and AE+KM, 10 seeds
-    python benchmarks/deep.py paper     MNIST and USPS with the paper's network (wants a GPU)
     python benchmarks/deep.py digits    all seven methods, and ClustPy's, on the embedded digits
     python benchmarks/deep.py fit       seconds of one default fit on the digits
     python benchmarks/deep.py report    tables in docs/deep.md from the JSON files
@@ -33,15 +32,6 @@ from measure import RESULTS
 DOC = Path(__file__).parents[1] / "docs" / "deep.md"
 TABLES = ("digits", "pendigits", "satimage", "letter", "segment", "vowel", "usps")
 SCORES = ("nmi", "ari", "acc")
-
-#: Of the rows that begin as the paper does: pixels as they
-#: are, a small rate, more epochs where rows are few.
-PLAIN = {"scale": "none", "learning_rate": 1e-4}
-PAPER: dict[str, dict[str, dict[str, Any]]] = {
-    "usps": {"ae+km": PLAIN, "ckm-k-means++": PLAIN | {"epochs": 150}, "ckm": {}},
-    "mnist": {"ae+km": PLAIN, "ckm-k-means++": PLAIN | {"epochs": 40}, "ckm": {}},
-}
-PAPER_ENCODER = (500, 500, 2000, 10)
 
 
 def load(name: str, device: str) -> tuple[Any, np.ndarray, int]:
@@ -77,28 +67,6 @@ def run_tables(options: argparse.Namespace) -> None:
             fitted, seconds = deep.fit(method, X, k, options.seeds, pretrained=reused)
             reused = reused or fitted  # the same autoencoders for all: the comparison is paired
             update("deep_tables", name, method, deep.record_of(fitted, y, seconds))
-
-
-def run_paper(options: argparse.Namespace) -> None:
-    for name in options.sets or PAPER:
-        X, y, k = load(name, options.device)
-        autoencoders: dict[str, Any] = {}
-        for method in options.methods or PAPER[name]:
-            parameters = dict(PAPER[name].get(method, {}))
-            scale = parameters.setdefault("scale", "auto")
-            if scale not in autoencoders:
-                parameters["encoder"] = PAPER_ENCODER
-            fitted, seconds = deep.fit(
-                method,
-                X,
-                k,
-                options.seeds,
-                precision="tf32" if options.device != "cpu" else "float32",
-                pretrained=autoencoders.get(scale),
-                **parameters,
-            )
-            autoencoders.setdefault(scale, fitted)
-            update("deep_paper", name, method, deep.record_of(fitted, y, seconds))
 
 
 def run_digits(options: argparse.Namespace) -> None:
@@ -245,11 +213,9 @@ REPORTS = {
     "tables": table_of_tables,
     "choices": table_of_choices,
     "digits": lambda: table_of_methods("deep_digits"),
-    "paper": lambda: table_of_methods("deep_paper"),
 }
 PARTS = {
     "tables": run_tables,
-    "paper": run_paper,
     "digits": run_digits,
     "fit": run_fit,
     "report": report,

@@ -29,11 +29,21 @@ Partition = Callable[[Any, Tensor, torch.Generator], Tensor]
 
 PARTITIONS: dict[str, Partition] = {
     "k-means": lambda sample, points, generator: sample.kmeans(points, generator),
-    "full mixture": lambda sample, points, generator: starts.STARTS["mixture"](
-        sample, points, generator, 1.0
+    "full mixture": lambda sample, points, generator: (
+        starts.STARTS["mixture"](sample, points, generator, 1.0).labels
     ),
     "half-way mixture": lambda sample, points, generator: sample.mixture(points, generator),
-    "graph": lambda sample, points, generator: sample.kmeans(sample.vectors_of(points), generator),
+    "graph, K vectors": lambda sample, points, generator: sample.kmeans(
+        torch.nn.functional.normalize(
+            sample.spectrum_of(points).vectors[:, : sample.n_clusters], dim=1
+        ),
+        generator,
+    ),
+    "graph": lambda sample, points, generator: starts.consensus(
+        torch.stack([*sample.cuts(sample.spectrum_of(points), generator)]),
+        sample.n_clusters,
+        generator,
+    ),
 }
 #: Candidates that make no sense or cost too much: covariances of all features.
 LEFT_OUT = {("rows", "full mixture"), ("rows", "half-way mixture")}
@@ -107,7 +117,7 @@ def study(name: str, n_seeds: int, device: str) -> dict[str, Any]:
         codes = every[r, index]
         found = candidates(sample, codes, generator)
         for gain, title in ((0.0, "consensus of the code"), (1.0, "consensus of both")):
-            found[title] = starts.STARTS["consensus"](sample, codes, generator, gain)
+            found[title] = starts.STARTS["consensus"](sample, codes, generator, gain).labels
         labels = {title: part.cpu().numpy() for title, part in found.items()}
         near_codes = nearest_neighbours(codes, codes, 10, same=True).cpu().numpy()
         single = {title: part for title, part in labels.items() if "consensus" not in title}

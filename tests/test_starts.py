@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.cluster import KMeans
-from sklearn.datasets import make_blobs, make_moons
+from sklearn.datasets import load_digits, make_blobs, make_moons
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 
 from concrete_kmeans import starts
+from concrete_kmeans.metrics import nmi
 from concrete_kmeans.progress import progress_bar
 from concrete_kmeans.starts import STARTS, find_start, from_centers, from_labels, kmeans_start
 from concrete_kmeans.training import Event
@@ -55,7 +56,7 @@ class TestKmeansStart:
     def test_every_centre_is_the_mean_and_the_nearest(self):
         rows, _ = blobs()
         found = kmeans_start(rows.unsqueeze(0), 4, generators(0))
-        assert found.nearest
+        assert found.nearest == (True,)
         again = from_labels(rows.unsqueeze(0), found.labels, 4)
         torch.testing.assert_close(again.centers, found.centers, rtol=1e-4, atol=1e-4)
         nearest = from_centers(rows.unsqueeze(0), found.centers)
@@ -70,7 +71,7 @@ class TestGiven:
         labels = torch.randint(3, (2, 30), generator=generators(1)[0])
         labels[labels == 1] = 3
         found = from_labels(codes, labels, 4)
-        assert not found.nearest
+        assert found.nearest == (False, False)
         for r in range(2):
             for j in (0, 2, 3):
                 rows = [codes[r, i] for i in range(30) if labels[r, i] == j]
@@ -82,7 +83,7 @@ class TestGiven:
         codes = torch.randn(2, 30, 3, generator=generators(0)[0])
         centers = torch.randn(2, 4, 3, generator=generators(1)[0])
         found = from_centers(codes, centers)
-        assert found.nearest
+        assert found.nearest == (True, True)
         assert torch.equal(found.labels, torch.cdist(codes, centers).argmin(-1))
         assert torch.equal(found.centers, centers)
 
@@ -171,6 +172,74 @@ class TestFindStart:
         assert (found.labels == 0).all()
 
 
+class TestTrust:
+    """Cuts of a graph that has clusters; draws of k-means where it has none."""
+
+    def test_cuts_and_draws(self, monkeypatch):
+        rows, _ = blobs(std=3.0)
+        wide = torch.nn.functional.pad(rows, (0, 1))
+        codes = views(rows, [0, 1])
+        monkeypatch.setattr(starts, "LEAST_KEPT", 0.0)
+        found = find_start("consensus", wide, codes, 4, generators(0, 1), [0.5, 0.5])
+        assert found.nearest == (False, False)
+        monkeypatch.setattr(starts, "LEAST_KEPT", 1.1)
+        found = find_start("consensus", wide, codes, 4, generators(0, 1), [0.5, 0.5])
+        assert found.nearest == (True, True)
+        assert torch.equal(found.labels, from_centers(codes, found.centers).labels)
+        judge = [KMeans(4, n_init=10, random_state=0).fit(own.numpy()).labels_ for own in codes]
+        pairs = zip(judge, found.labels, strict=True)
+        assert all(adjusted_rand_score(a, b) > 0.7 for a, b in pairs)
+        both = find_start("consensus", wide, codes, 4, generators(0, 1), [0.5, 1.5])
+        assert both.nearest == (True, False)  # the rows were asked, too
+        assert torch.equal(both.labels[0], found.labels[0])
+
+    def test_rows_without_clusters_keep_few_edges(self):
+        drawn = torch.Generator().manual_seed(0)
+        noise = torch.randn(2000, 30, generator=drawn)
+        clusters, _ = blobs(2000, centers=8, d=30)
+        shares = []
+        for rows in (noise, clusters):
+            sample = starts.Sample(rows, 8)
+            labels = next(sample.cuts(sample.spectrum, generators(0)[0]))
+            shares.append(starts.kept(sample.spectrum.graph, labels.numpy()))
+        assert shares[0] < starts.LEAST_KEPT < 0.99 < shares[1]
+
+    def test_large_mixtures_are_left_out(self, monkeypatch):
+        rows, y = blobs()
+        sample = starts.Sample(rows, 4)
+        assert len([*sample.cuts(sample.spectrum, generators(0)[0])]) == 10
+        monkeypatch.setattr(starts, "MAX_MIXTURE", 0)
+        cuts = [*sample.cuts(sample.spectrum, generators(0)[0])]
+        assert len(cuts) == 5
+        found = starts.consensus(torch.stack(cuts), 4, generators(0)[0])
+        assert adjusted_rand_score(y, found) > 0.9
+
+    def test_digits(self):
+        """Cuts by more vectors than clusters, against k-means on as many vectors (0.88)."""
+        rows, y = load_digits(return_X_y=True)
+        sample = starts.Sample(torch.from_numpy(rows / 16.0).float(), 10)
+        as_many = torch.nn.functional.normalize(sample.spectrum.vectors[:, :10], dim=1)
+        few, more = [], []
+        for own in generators(0, 1, 2):
+            few.append(nmi(y, sample.kmeans(as_many, own).numpy()))
+            cuts = torch.stack([*sample.cuts(sample.spectrum, own)])
+            more.append(nmi(y, starts.consensus(cuts, 10, own).numpy()))
+        assert np.mean(more) > np.mean(few) + 0.01
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0, 0.5, 1.0, 1.0]])
+def test_consensus_of_noisy_votes(weights):
+    drawn = torch.Generator().manual_seed(0)
+    truth = torch.randint(4, (400,), generator=drawn)
+    names = [torch.randperm(4, generator=drawn) for _ in range(5)]
+    votes = torch.stack([own[truth] for own in names])
+    wrong = torch.rand(votes.shape, generator=drawn) < 0.2
+    votes[wrong] = torch.randint(4, (int(wrong.sum()),), generator=drawn)
+    found = starts.consensus(votes, 4, drawn, weights)
+    alone = [adjusted_rand_score(truth, own) for own in votes]
+    assert adjusted_rand_score(truth, found) > max(alone) + 0.1
+
+
 @pytest.mark.parametrize("data", ["moons", "blobs", "both"])
 def test_consensus_is_no_worse_than_the_worst_of_its_members(data):
     moons, y = make_moons(300, noise=0.06, random_state=0)
@@ -189,10 +258,8 @@ def test_consensus_is_no_worse_than_the_worst_of_its_members(data):
         wide = torch.nn.functional.pad(rows, (0, 1))  # a code is smaller than a row
         sample, (own,) = starts.Sample(wide, K), generators(seed)
         members = [  # in the order in which the consensus draws
-            sample.kmeans(sample.vectors_of(rows), own),
-            starts._graph(sample, rows, own, 1.0),
-            sample.mixture(rows, own),
-            sample.kmeans(sample.vectors, own),
+            *sample.cuts(sample.spectrum_of(sample.whitened(rows, own)), own),
+            *sample.cuts(sample.spectrum, own),
             sample.mixture(sample.principal, own),
             sample.kmeans(wide, own),
         ]

@@ -67,7 +67,16 @@ def generators(restarts=range(R)):
     return [torch.Generator().manual_seed(77 + r) for r in restarts]
 
 
-def run(restarts=range(R), *, n_steps=12, fail=None, monitor=None, callbacks=(), **settings):
+def run(
+    restarts=range(R),
+    *,
+    n_steps=12,
+    fail=None,
+    monitor=None,
+    callbacks=(),
+    trained=None,
+    **settings,
+):
     settings = {"learning_rate": lambda step: 0.05 / (1 + step), "check_every": 4} | settings
     objective = Rosenbrock(restarts, fail)
     outcome = train(
@@ -510,3 +519,23 @@ class TestPrecision:
             assert (matmul.allow_tf32, cudnn.allow_tf32) == (allowed, allowed)
         finally:
             matmul.allow_tf32, cudnn.allow_tf32 = first
+
+
+def test_some_restarts_only():
+    """Those left out stay where they are, generators and all; the others are as ever."""
+    whole, _ = run()
+    drawn = generators()
+    objective = Rosenbrock()
+    before = [part.detach().clone() for part in objective.state()]
+    outcome = train(
+        objective,
+        batches(12),
+        Settings(12, learning_rate=lambda step: 0.05 / (1 + step), check_every=4),
+        drawn,
+        restarts=[True, False, True],
+    )
+    for part, old, all_trained in zip(objective.state(), before, whole.state(), strict=True):
+        assert torch.equal(part[1], old[1])
+        assert torch.equal(part[::2], all_trained[::2])
+    assert outcome.n_steps.tolist() == [12, 0, 12]
+    assert torch.equal(drawn[1].get_state(), generators()[1].get_state())

@@ -164,18 +164,20 @@ def train(
     *,
     monitor: Monitor | None = None,
     callbacks: Sequence[Callback] = (),
+    restarts: Sequence[bool] | None = None,
 ) -> Outcome:
     """Run the loop; the objective's state is changed in place.
 
     Restarts that have converged, collapsed or failed keep the state of their last good check while
-    the others go on. A callback that returns True ends the phase.
+    the others go on; those that are False in ``restarts``, the state they have. A callback that
+    returns True ends the phase.
 
     Raises
     ------
     Interrupted
         On Ctrl-C, with the state of the last whole step.
     """
-    run = _Run(objective, settings, callbacks, generators)
+    run = _Run(objective, settings, callbacks, generators, restarts)
     step = _Step(objective, settings, generators)
     take: Callable[[Any, float, float], Tensor] = step
     drawn: Iterable[Any] = batches
@@ -284,13 +286,14 @@ class _Run:
         settings: Settings,
         callbacks: Sequence[Callback],
         generators: Sequence[torch.Generator],
+        restarts: Sequence[bool] | None,
     ) -> None:
         self.objective, self.settings, self.callbacks = objective, settings, callbacks
         self.generators = generators
         self.drawn = [generator.get_state() for generator in generators]
         first = objective.parameters()[0]
         R, device = len(first), first.device
-        self.running = torch.ones(R, dtype=torch.bool, device=device)
+        self.running = torch.tensor([True] * R if restarts is None else restarts, device=device)
         self.failed_at = torch.full((R,), -1, dtype=torch.int64, device=device)
         self.collapsed = torch.zeros(R, dtype=torch.bool, device=device)
         self.taken = torch.zeros(R, dtype=torch.int64, device=device)
