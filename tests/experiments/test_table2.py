@@ -163,7 +163,8 @@ class TestPlan:
 
     def test_ae_km_comes_with_what_goes_on_from_it(self):
         packaged = config.table2()
-        assert table2.plan(packaged, ["usps"], ["ckm"]) == {"usps": ("ae+km", "ckm")}
+        assert table2.plan(packaged, ["usps"], ["dec"]) == {"usps": ("ae+km", "dec")}
+        assert table2.plan(packaged, ["usps"], ["ckm"]) == {"usps": ("ckm",)}  # scales otherwise
         assert table2.plan(packaged, ["usps"], ["km"]) == {"usps": ("km",)}
         assert table2.plan(packaged, ["usps"], ["ckm-conv"]) == {"usps": ("ckm-conv",)}
 
@@ -214,6 +215,25 @@ class TestCells:
         best = [KMeans(4, n_init=10, random_state=seed).fit(X).inertia_ for seed in (0, 1)]
         assert [r["inertia"] for r in found["km"]["runs"]] == pytest.approx(best, rel=1e-4)
 
+    def test_a_consensus_goes_on_from_the_fitted_restarts_and_is_repeatable(self, tmp_path, fits):
+        both = small(
+            methods={**SMALL["methods"], "ckm-consensus": {"single": True, "of": "ckm"}},
+        )
+        asked = {"config": both, "methods": ["ckm", "ckm-consensus"], "n_seeds": 3}
+        record = run(tmp_path / "once", **asked)
+        assert fits.count("DeepConcreteKMeans") == 2
+        found = record["rows"]["blobs"]["methods"]
+        X, y = blobs()
+        common = {"encoder": (8, 3), "n_init": 3, "random_state": 0}
+        ae = AutoencoderKMeans(4, pretrain_epochs=4, **common).fit(X.astype(np.float32))
+        ckm = DeepConcreteKMeans(4, pretrained=ae, **QUICK, **common).fit(X.astype(np.float32))
+        votes = np.stack([restart.labels for restart in ckm.restarts_])
+        least = min(metrics.nmi(y, own) for own in votes)
+        assert found["ckm-consensus"]["runs"][0]["nmi"] >= least - 0.02
+        # stopped between the two: the restarts are trained again, the figures are the same
+        run(tmp_path / "twice", **asked | {"methods": ["ckm"]})
+        assert figures(run(tmp_path / "twice", **asked)) == figures(record)
+
     def test_configuration_and_environment_are_told(self, tmp_path):
         record = run(tmp_path, methods=["ckm"])
         cell = record["rows"]["blobs"]["methods"]["ckm"]
@@ -224,7 +244,7 @@ class TestCells:
         assert told["parameters"]["encoder"] == [8, 3]
         assert told["parameters"]["epochs"] == 3
         assert told["auto"]["clustering_weight"] == 5.0
-        assert told["auto"]["sigma"] == "sqrt(0.15 within)"
+        assert told["auto"]["sigma"] == pytest.approx(0.15**0.5)
         assert "epochs" not in told["auto"]  # 3 was given
         assert told["data"]["n_samples"] == 160
         assert cell["resolved"]["scale"] == "global"

@@ -47,6 +47,8 @@ class Method:
     """Takes rows as images, and no others."""
     single: bool = False
     """All seeds have one result."""
+    of: str | None = None
+    """The method whose fitted restarts it goes on from."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -208,7 +208,7 @@ def autos_of(estimator: DeepClusterer) -> Record:
     stands_for = asdict(estimator._method_defaults()) | {"pretrain_epochs": PRETRAIN_EPOCHS}  # noqa: SLF001
     if isinstance(estimator, DeepConcreteKMeans):
         stands_for["balance"] = AUTO_BALANCE[estimator.objective]
-        stands_for["sigma"] = f"sqrt({AUTO_SIGMA2[estimator.objective]:g} within)"
+        stands_for["sigma"] = AUTO_SIGMA2[estimator.objective] ** 0.5
     told = estimator.get_params(deep=False)
     return {
         name: value

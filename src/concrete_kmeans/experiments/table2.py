@@ -97,7 +97,7 @@ def _check_names(argument: str, names: Sequence[str] | None, known: Mapping[str,
 
 def shares(data: Data, config: Config, method: Method) -> bool:
     """Whether a method goes on from the autoencoders of AE+KM."""
-    if method.key in (SHALLOW, FIRST):
+    if method.key in (SHALLOW, FIRST) or method.of is not None:
         return False
     own, first = (
         deep.make(each.key, 1, 1, **_parameters(data, each)).get_params(deep=False)
@@ -271,6 +271,8 @@ class _Bench:
         self.asked, self.data = asked, data
         self.fitted: DeepClusterer | None = None
         """AE+KM, of this run or read from its folder."""
+        self.fits: dict[str, DeepClusterer] = {}
+        """Of this run, those that others go on from."""
 
     def fill(self, row: Record, methods: Sequence[str]) -> Iterator[tuple[str, Record, Record]]:
         """Yield method, configuration and cell of whatever is not finished yet."""
@@ -339,7 +341,11 @@ class _Bench:
             "parameters": deep.parameters_of(made),
             "auto": deep.autos_of(made),
             "autoencoders": self.folder.name if shared else None,
+            "of": None if method.of is None else results.digest(self.describe(self._of(method))),
         }
+
+    def _of(self, method: Method) -> Method:
+        return self.asked.config.methods[cast("str", method.of)]
 
     def compute(self, method: Method) -> Record:
         """All seeds of a method."""
@@ -349,16 +355,28 @@ class _Bench:
             return deep.fit_lloyd(
                 points.rows, points.target, points.n_clusters, n_seeds, scored=points.scored
             )
-        given = {}
-        if shares(self.data, self.asked.config, method):
-            given["pretrained"] = self.autoencoders
-        estimator = self.make(method, **given)
-        seconds = self.fit(estimator, points.rows)
-        if method.key == FIRST:
-            self.fitted = estimator
+        estimator, seconds = self.run(method, points.rows)
         record = deep.record_of_one if method.single else deep.record_of
         made = record(estimator, points.target, seconds, scored=points.scored)
         return made | {"resolved": deep.resolved(estimator)}
+
+    def run(self, method: Method, rows: Tensor) -> tuple[DeepClusterer, float]:
+        """A method, fitted, and the seconds it took."""
+        given: dict[str, Any] = {}
+        if method.of is not None:
+            if method.of not in self.fits:  # finished in an earlier run: the same again
+                self.run(self._of(method), rows)
+            before = self.fits[method.of]
+            given = {"pretrained": before, "init": before.model_.centers, "epochs": 0}
+        elif shares(self.data, self.asked.config, method):
+            given["pretrained"] = self.autoencoders
+        estimator = self.make(method, **given)
+        seconds = self.fit(estimator, rows)
+        if method.key == FIRST:
+            self.fitted = estimator
+        if method.key in {other.of for other in self.asked.config.methods.values()}:
+            self.fits[method.key] = estimator
+        return estimator, seconds
 
     def make(self, method: Method, **given: Any) -> DeepClusterer:
         """All seeds of a method, not fitted yet."""
