@@ -119,7 +119,7 @@ class TestImageJitter:
         """A dot moves by no more than the shift, and all the way to it."""
         rows = torch.zeros(1, 500, 21, 21)
         rows[..., 10, 10] = 1.0
-        moved = ImageJitter(3.0, 0, 0)(rows.view(1, 500, 441), generators(1)).view(500, 21, 21)
+        moved = ImageJitter(1 / 7, 0, 0)(rows.view(1, 500, 441), generators(1)).view(500, 21, 21)
         place = torch.arange(21.0) - 10.0
         for axis in (1, 2):
             centre = (moved.sum(axis) * place).sum(-1)
@@ -234,8 +234,8 @@ def test_by_name():
 
 
 def test_an_image_jitter_is_completed():
-    jitter = resolve_augment(ImageJitter(1.0), (3, 5, 7), background=-1.0)
-    assert (jitter.shift, jitter.image_shape, jitter.background) == (1.0, (3, 5, 7), -1.0)
+    jitter = resolve_augment(ImageJitter(0.2), (3, 5, 7), background=-1.0)
+    assert (jitter.shift, jitter.image_shape, jitter.background) == (0.2, (3, 5, 7), -1.0)
     own = ImageJitter(image_shape=(7, 15), background=2.0)
     jitter = resolve_augment(own, (105,), background=-1.0)
     assert (jitter.image_shape, jitter.background) == ((1, 7, 15), 2.0)

@@ -26,6 +26,9 @@ class Line(torch.nn.Module):
     def encode(self, rows):
         return self.scale * rows
 
+    def points(self, codes):
+        return codes
+
 
 class Placed(DeepObjective):
     def loss(self, batch, temperature, generators):

@@ -71,8 +71,8 @@ class ImageJitter:
 
     Parameters
     ----------
-    shift : float, default=2.5
-        Pixels along each axis, at most.
+    shift : float, default=0.1
+        Part of the height and of the width, at most; below one.
     rotate : float, default=10.0
         Degrees either way, at most.
     scale : float, default=0.1
@@ -86,11 +86,11 @@ class ImageJitter:
     Examples
     --------
     >>> rows, generators = torch.rand(2, 8, 784), [torch.Generator(), torch.Generator()]
-    >>> ImageJitter(shift=1.0)(rows, generators).shape
+    >>> ImageJitter(shift=0.05)(rows, generators).shape
     torch.Size([2, 8, 784])
     """
 
-    shift: float = 2.5
+    shift: float = 0.1
     rotate: float = 10.0
     scale: float = 0.1
     _: KW_ONLY
@@ -98,10 +98,10 @@ class ImageJitter:
     background: float | Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_not_negative("shift", self.shift)
         check_not_negative("rotate", self.rotate)
-        if check_not_negative("scale", self.scale) >= 1.0:
-            raise ValueError(f"scale must be below 1, got {self.scale!r}")
+        for name in ("shift", "scale"):
+            if check_not_negative(name, getattr(self, name)) >= 1.0:
+                raise ValueError(f"{name} must be below 1, got {getattr(self, name)!r}")
         shape = self.image_shape
         if shape is not None and (len(shape) not in (2, 3) or min(shape) < 1):
             raise ValueError(f"image_shape must be (C, H, W) or (H, W), got {shape!r}")
@@ -114,10 +114,11 @@ class ImageJitter:
             return rows
         draws = _uniform((rows.shape[1], 4), rows, generators) * 2.0 - 1.0
         draws = draws.flatten(0, 1)  # (R * B, 4)
+        sides = torch.stack([draws.new_full((), float(side)) for side in (shape[2], shape[1])])
         background = 0.0 if self.background is None else torch.as_tensor(self.background).to(rows)
         warped = warp_images(
             (rows - background).reshape(-1, *shape),
-            shift=self.shift * draws[:, :2],
+            shift=self.shift * draws[:, :2] * sides,
             angle=self.rotate * draws[:, 2],
             zoom=1.0 + self.scale * draws[:, 3],
         )

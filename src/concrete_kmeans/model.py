@@ -72,8 +72,8 @@ class Model:
             yield function(codes)
 
     def codes(self, rows: Rows) -> Tensor:
-        """(R, N, d)."""
-        return self._gather(rows, lambda codes: codes)
+        """(R, N, d), as they are compared with centres."""
+        return self._gather(rows, self.network.points)
 
     def assign(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Nearest centre of each row, int32, and its squared distance, each (R, N)."""
@@ -87,6 +87,10 @@ class Model:
             start = part.stop
         return labels, nearest
 
+    def mean_lengths(self, rows: Rows) -> Tensor:
+        """Mean length of a code before it is scaled, (R,)."""
+        return self._gather(rows, lambda codes: codes.norm(dim=-1)).mean(-1)
+
     def probabilities(self, rows: Rows) -> Tensor:
         """Of each cluster for each row, (R, N, K)."""
         return self._gather(rows, self._probabilities)
@@ -98,7 +102,7 @@ class Model:
     @torch.inference_mode()
     def decoded_centers(self) -> Tensor:
         """(R, K, D)."""
-        return self.network.eval().decode(self.centers)
+        return self.network.eval().decode_points(self.centers)
 
     def reconstruction_error(self, rows: Rows) -> Tensor:
         """Mean over rows of Eq. 4, (R,)."""
@@ -110,7 +114,7 @@ class Model:
         return total.to(self.centers.dtype) / start
 
     def _distances(self, codes: Tensor) -> Tensor:
-        return F.squared_distances(codes, self.centers)
+        return F.squared_distances(self.network.points(codes), self.centers)
 
     def _probabilities(self, codes: Tensor) -> Tensor:
         distances = self._distances(codes)

@@ -364,6 +364,10 @@ class Autoencoder(nn.Module):
     ----------
     n_features : int
         D.
+    unit : bool
+        Whether codes are compared by direction alone; see :meth:`set_unit`.
+    lengths : Tensor of shape (R,)
+        Where they are, the mean length of a code.
 
     Examples
     --------
@@ -374,6 +378,8 @@ class Autoencoder(nn.Module):
     >>> autoencoder.select([2, 0]).n_restarts
     2
     """
+
+    lengths: Tensor
 
     def __init__(
         self,
@@ -392,6 +398,22 @@ class Autoencoder(nn.Module):
         self.feature_shape, self.n_features = feature_shape, math.prod(feature_shape)
         self.code_size, self.n_restarts = code_size, n_restarts
         self._description = dict(description)
+        self.unit = False
+
+    def set_unit(self, unit: bool) -> Autoencoder:
+        """Compare codes by direction alone, or as they are; return the same autoencoder."""
+        self.unit = self._description["unit"] = bool(unit)
+        lengths = next(self.parameters()).detach().new_ones(self.n_restarts) if unit else None
+        self.register_buffer("lengths", lengths)
+        return self
+
+    def points(self, codes: Tensor) -> Tensor:
+        """Codes as they are compared with centres: scaled to unit length if :attr:`unit`."""
+        return nn.functional.normalize(codes, dim=-1) if self.unit else codes
+
+    def decode_points(self, points: Tensor) -> Tensor:
+        """Decode (R, B, d) of what :meth:`points` gives, each at the mean length of a code."""
+        return self.decode(points * self.lengths.view(-1, 1, 1) if self.unit else points)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Decode the codes of ``rows``: (R, B, D), or (B, D) shared by all, to (R, B, D)."""
@@ -462,6 +484,7 @@ def build_autoencoder(
     n_rows: int | None = None,
     principal: Principal | None = None,
     stacking: Stacking = "vmap",
+    unit: bool = False,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Autoencoder:
@@ -500,6 +523,8 @@ def build_autoencoder(
         For ``"residual"``; see :func:`principal_components`.
     stacking : {"vmap", "loop"}, default="vmap"
         How convolutions and a user's modules run; see :class:`StackedModule`.
+    unit : bool, default=False
+        For :meth:`Autoencoder.set_unit`.
     dtype, device : optional
         Of the parameters.
 
@@ -565,7 +590,7 @@ def build_autoencoder(
         n_restarts=len(site.seeds),
         description=description,
         built_in=not (encoders or decoders),
-    )
+    ).set_unit(unit)
 
 
 class _Site:

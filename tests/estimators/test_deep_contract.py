@@ -1119,6 +1119,8 @@ BAD = [
     ("callbacks", 3, "a sequence of callables or None, got 3"),
     ("callbacks", print, "a sequence of callables or None, got <built-in function print>"),
     ("callbacks", [print, 3], "a sequence of callables or None, got .*3"),
+    ("normalize", "yes", "True, False or 'auto', got 'yes'"),
+    ("normalize", 1, "True, False or 'auto', got 1"),
     ("verbose", "loud", "a whole number of at least 0, got 'loud'"),
     ("verbose", -1, "a whole number of at least 0, got -1"),
     ("random_state", "zero", "a whole number of at least 0, .*, got 'zero'"),
@@ -1127,6 +1129,7 @@ BAD = [
     ("random_state", 2**63, f"a whole number of at least 0, .*, got {2**63}"),
 ]
 BAD_CONCRETE = [
+    ("choose", "best", "one of 'agreement', 'consensus', got 'best'"),
     ("objective", "eq8", "one of 'scaled', 'paper', got 'eq8'"),
     ("balance", -1.0, r"a finite number of at least 0 or 'auto', got -1\.0"),
     ("balance", "none", "a finite number of at least 0 or 'auto', got 'none'"),

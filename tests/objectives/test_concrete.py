@@ -197,6 +197,9 @@ def test_the_scaled_form_does_not_see_the_scale_of_the_code(scale, seed):
         def decode(self, codes):
             return torch.zeros_like(codes)
 
+        def points(self, codes):
+            return codes
+
     def clustering(factor):
         objective = Concrete(
             Identity(),

@@ -6,7 +6,6 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast, get_args
 
 import numpy as np
@@ -47,7 +46,7 @@ from concrete_kmeans.estimators.inputs import (
     start_and_end,
 )
 from concrete_kmeans.estimators.reporting import ReportMixin
-from concrete_kmeans.estimators.saving import save
+from concrete_kmeans.estimators.saving import SaveMixin
 from concrete_kmeans.lloyd import Rows
 from concrete_kmeans.metrics import ari
 from concrete_kmeans.model import Model
@@ -104,6 +103,8 @@ PRETRAIN_EPOCHS, LEAST_TRAINING_STEPS = 50, 150
 #: ``scale="auto"``: part of the features that carry the variance under which each gets a factor of
 #: its own; and part that has one minimum from which they are taken for pixels or counts.
 FEW_FEATURES, SHARED_MINIMUM = 0.2, 0.9
+#: ``normalize="auto"``: rows have one length if theirs differ by less than this part of it.
+ONE_LENGTH = 0.01
 #: Types that hold no NaN, and are read as they are.
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 #: Rows of which none is kept out of pretraining.
@@ -128,6 +129,8 @@ class Defaults:
     tol: float = 1e-3
     patience: int | None = 1
     """Checks at rest before a restart stops; None to run all epochs."""
+    normalize: bool = False
+    """Whether the code of rows of one length is compared by direction."""
 
 
 class DeepRestart(NamedTuple):
@@ -193,6 +196,7 @@ class Fit:
 
 class DeepClusterer(
     ReportMixin,
+    SaveMixin,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     ClusterMixin,  # type: ignore[misc]
@@ -224,6 +228,7 @@ class DeepClusterer(
         init: Any = "auto",
         n_init: int = 1,
         scale: Scale = "auto",
+        normalize: bool | Auto = "auto",
         augment: Any = None,
         tol: float | Auto = "auto",
         clip_norm: float | None = None,
@@ -247,6 +252,7 @@ class DeepClusterer(
         self.init = init
         self.n_init = n_init
         self.scale = scale
+        self.normalize = normalize
         self.augment = augment
         self.tol = tol
         self.clip_norm = clip_norm
@@ -281,7 +287,7 @@ class DeepClusterer(
         centers = start.centers
         if not fit.over:
             centers = self._joint(fit, start)
-        self._finish(X, fit, centers)
+        self._finish(X, fit, centers, self._agree(fit, centers))
         if fit.interrupted is not None:
             raise fit.interrupted
         return self
@@ -304,6 +310,7 @@ class DeepClusterer(
         else:
             network, scaling, gains = self._reuse(self.pretrained, source)
             rows = Scaled(source.rows, scaling)
+        network.set_unit(self._compares_directions(source.rows))
         self.feature_shape_ = source.feature_shape
         fit = Fit(
             rows,
@@ -324,6 +331,12 @@ class DeepClusterer(
         if kind == "auto":
             kind = choose_scale(feature_moments(rows))
         return fit_scaling(rows, kind)
+
+    def _compares_directions(self, rows: Rows) -> bool:
+        """Whether codes are scaled to unit length before they are compared."""
+        if self.normalize != "auto":
+            return bool(self.normalize)
+        return self._method_defaults().normalize and have_one_length(rows[evenly(rows, MAX_ROWS)])
 
     def _build(self, rows: Rows, feature_shape: tuple[int, ...], seeds: list[int]) -> Autoencoder:
         encoder = (
@@ -378,7 +391,7 @@ class DeepClusterer(
             self._train(fit, objective, "pretrain", epochs, rate, rows=others)
         if len(held):
             rows = fit.rows[held.to(fit.rows.device)]
-            errors = _untrained(fit).reconstruction_error(rows)
+            errors = untrained(fit).reconstruction_error(rows)
             sample = others[evenly(others, MAX_ROWS)]
             fit.gains = code_gain(rows, sample, errors, fit.network.code_size).tolist()
 
@@ -389,7 +402,7 @@ class DeepClusterer(
 
     def _start(self, fit: Fit) -> Start:
         """First partition of the code, after ``init``."""
-        codes = _untrained(fit).codes(fit.rows)
+        codes = untrained(fit).codes(fit.rows)
         if fit.given is None:
             name = fit.defaults.init if self.init == "auto" else self.init
             if fit.over:
@@ -434,6 +447,10 @@ class DeepClusterer(
         self._train(fit, objective, "joint", epochs, self._rate(), self._watch(fit, objective))
         return objective.centers.detach()
 
+    def _agree(self, fit: Fit, centers: Tensor) -> int | None:  # noqa: ARG002
+        """Bring one restart to what all say, and name it; None to keep them as they are."""
+        return None
+
     def _objective(self, fit: Fit, start: Start) -> DeepObjective | None:  # noqa: ARG002
         """What the joint phase minimises; None for a method without one."""
         return None
@@ -461,8 +478,9 @@ class DeepClusterer(
         monitor: Monitor | None = None,
         *,
         rows: Rows | None = None,
+        restarts: Sequence[bool] | None = None,
     ) -> None:
-        """Run a phase and note what became of each restart."""
+        """Run a phase, of all restarts or of some, and note what became of each."""
         if fit.over:
             return
         fit.network.train()
@@ -489,6 +507,7 @@ class DeepClusterer(
                     fit.generators,
                     monitor=monitor,
                     callbacks=callbacks,
+                    restarts=restarts,
                 )
             except Interrupted as interrupted:
                 fit.interrupted, outcome = interrupted, interrupted.outcome
@@ -507,16 +526,19 @@ class DeepClusterer(
             if fit.status[r] != "done":
                 logger.warning("restart %d (seed %d) %s", r, fit.seeds[r], fit.status[r])
 
-    def _finish(self, X: Any, fit: Fit, centers: Tensor) -> None:
-        """Choose a restart without labels, and set the fitted attributes."""
+    def _finish(self, X: Any, fit: Fit, centers: Tensor, best: int | None) -> None:
+        """Choose a restart without labels, if none is named, and set the fitted attributes."""
         give = like_input(X)
+        if fit.network.unit:
+            fit.network.lengths.copy_(untrained(fit).mean_lengths(fit.rows))
         model = fit.model(centers.clone(), self._sigma2(fit, centers))
         model = replace(model, kernel=self._kernel)
         labels, nearest = model.assign(fit.rows)  # (R, N)
         inertia = nearest.double().sum(-1)
         reconstruction = model.reconstruction_error(fit.rows)
         agreement = restart_agreement(labels)
-        best = choose_restart(labels, agreement, inertia, fit.failed)
+        if best is None:
+            best = choose_restart(labels, agreement, inertia, fit.failed)
         self.model_ = model
         self.best_restart_ = best
         self._fitted = model.select(best)
@@ -623,17 +645,6 @@ class DeepClusterer(
         _, nearest = model.assign(rows)
         return -float(nearest.double().sum())
 
-    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the fitted estimator to a folder, for :func:`concrete_kmeans.load`.
-
-        Parameters
-        ----------
-        path : str or Path
-        overwrite : bool, default=False
-            Replace a model folder that is there; any other folder is never replaced.
-        """
-        save(self, path, overwrite=overwrite)
-
     def _compute(self, X: Any, function: Callable[[Model, Rows], Tensor]) -> Array:
         X, model, rows = self._model_and_rows(X)
         return like_input(X)(function(model, rows)[0])
@@ -686,6 +697,8 @@ class DeepClusterer(
         if self.clip_norm is not None:
             check_positive("clip_norm", self.clip_norm, also="None")
         check_choice("scale", self.scale, get_args(Scale))
+        if self.normalize != "auto" and not isinstance(self.normalize, bool):
+            raise ValueError(f"normalize must be True, False or 'auto', got {self.normalize!r}")
         check_choice("stacking", self.stacking, ("vmap", "loop"))
         check_choice("precision", self.precision, get_args(Precision))
         if isinstance(self.init, str):
@@ -800,6 +813,23 @@ def choose_scale(moments: Moments) -> Literal["global", "standard"]:
     return "standard" if few and shared < SHARED_MINIMUM else "global"
 
 
+def have_one_length(rows: Tensor) -> bool:
+    """Whether rows (S, D) differ in direction only, as tf-idf and many embeddings do.
+
+    Rows of zeros, which have no direction, do not count.
+
+    >>> have_one_length(torch.tensor([[0.6, 0.8], [0.0, -1.0], [0.0, 0.0]]))
+    True
+    >>> have_one_length(torch.tensor([[0.6, 0.8], [0.0, -1.1]]))
+    False
+    """
+    lengths = rows.double().norm(dim=-1)
+    lengths = lengths[lengths > 0]
+    if rows.shape[1] < 2 or not len(lengths):
+        return False
+    return bool(lengths.amax() - lengths.amin() <= ONE_LENGTH * lengths.mean())
+
+
 def restart_agreement(labels: Tensor) -> Tensor:
     """Mean adjusted Rand index of each restart with the others, from labels (R, N); (R,)."""
     R = len(labels)
@@ -865,7 +895,7 @@ def held_out(rows: Rows) -> Tensor:
     return torch.arange(size) * n // max(size, 1)
 
 
-def _untrained(fit: Fit) -> Model:
+def untrained(fit: Fit) -> Model:
     """The networks as they are, without centres."""
     none = torch.zeros(len(fit.seeds), 1, fit.network.code_size)
     return fit.model(none.to(fit.rows.device, fit.rows.dtype), none[:, 0, 0])

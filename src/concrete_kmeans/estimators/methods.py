@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -17,27 +18,29 @@ from concrete_kmeans.estimators.deep import (
     Fit,
     Scale,
     epochs_for,
+    untrained,
     watched,
 )
 from concrete_kmeans.estimators.inputs import Schedule, start_and_end
+from concrete_kmeans.metrics import ari
 from concrete_kmeans.objectives.concrete import Concrete, Form, Scales
 from concrete_kmeans.objectives.dcn import AlternatingClustering
 from concrete_kmeans.objectives.dec import EmbeddedClustering
 from concrete_kmeans.objectives.deep import DeepObjective, LabelsLearned
 from concrete_kmeans.objectives.dkm import InverseTemperatures, SoftClustering
-from concrete_kmeans.starts import Start
+from concrete_kmeans.starts import Start, consensus, from_labels
 from concrete_kmeans.training import Annealed, Callback, Precision
 from concrete_kmeans.validation import check_choice, check_not_negative, check_positive
 
 __all__ = ["DCN", "DEC", "DKM", "IDEC", "AutoencoderKMeans", "DeepConcreteKMeans"]
 
-#: ``sigma="auto"``: sigma^2 over the mean squared distance to the own centre at the start.
+#: ``sigma="auto"``, squared.
 AUTO_SIGMA2: dict[Form, float] = {"scaled": 0.15, "paper": 0.05}
 #: ``balance="auto"``.
 AUTO_BALANCE: dict[Form, float] = {"scaled": 1.0, "paper": 0.0}
-#: Epochs, at most, that hand a partition over to the network; they end when this part of the rows
-#: has its centre nearest.
-WARM_UP_EPOCHS, LEARNED = 30, 0.999
+#: Epochs, and steps, at most, that hand a partition over to the network; they end when this part
+#: of the rows has its centre nearest.
+WARM_UP_EPOCHS, WARM_UP_STEPS, LEARNED = 30, 3000, 0.999
 #: Steps between two targets of DEC and IDEC.
 REFRESH_EVERY = 140
 
@@ -81,8 +84,9 @@ class DeepConcreteKMeans(DeepClusterer):
         Pull of the mean assignment towards the cluster sizes of the start. ``"auto"`` is 1, and 0
         for ``"paper"``.
     sigma : float or "auto", default="auto"
-        Width of Eq. 5. ``"auto"`` sets ``sigma**2`` to 0.15 (``"paper"``: 0.05) times the mean
-        squared distance to the own centre at the start.
+        Width of Eq. 5, over the root mean squared distance to the own centre at the start: nobody
+        knows the units of a code before it is learned. ``"auto"`` is the root of 0.15 (``"paper"``:
+        0.05).
     temperature : float or (start, end), default=(1.0, 0.1)
         Tau of Eq. 6, falling exponentially over the joint epochs.
     init : {"auto", "k-means++", "mixture", "graph", "consensus"}, centers or labels, default="auto"
@@ -93,10 +97,17 @@ class DeepConcreteKMeans(DeepClusterer):
         ``objective="paper"``. Or centres (n_clusters, code size), or whole-number labels
         (n_samples,), or one set of either for each restart.
     n_init : int, default=1
-        Restarts, trained together; the one that agrees best with the others is kept.
+        Restarts, trained together.
+    choose : {"agreement", "consensus"}, default="agreement"
+        Which restart is kept, without labels: the one that agrees best with the others; or, of
+        three or more, the one that agrees best with a consensus of all (k-means on their votes),
+        trained on until it gives that consensus.
     scale : {"auto", "global", "standard", "none"}, default="auto"
         Centre the features and divide all by one number, or each by its own standard deviation.
         ``"auto"`` decides by how unequal their variances are.
+    normalize : bool or "auto", default="auto"
+        Compare codes by direction alone, scaled to unit length. ``"auto"`` does so where all rows
+        have one length, as tf-idf and many embeddings do (not for ``objective="paper"``).
     augment : callable or {"image", "noise", "dropout"}, optional
         Gives another view of each batch to train on; assignments come from the rows themselves.
         A callable takes rows (R, B, n_features), and generators if it has a parameter of that name.
@@ -169,6 +180,7 @@ class DeepConcreteKMeans(DeepClusterer):
         init="consensus",
         tol=1e-4,
         patience=5,
+        normalize=True,
     )
     _paper: ClassVar[Defaults] = Defaults(
         epochs=60, learning_rate=3e-4, clustering_weight=0.3, tol=1e-4, patience=5
@@ -193,7 +205,9 @@ class DeepConcreteKMeans(DeepClusterer):
         temperature: Schedule = (1.0, 0.1),
         init: Any = "auto",
         n_init: int = 1,
+        choose: Literal["agreement", "consensus"] = "agreement",
         scale: Scale = "auto",
+        normalize: bool | Auto = "auto",
         augment: Any = None,
         tol: float | Auto = "auto",
         clip_norm: float | None = None,
@@ -218,6 +232,7 @@ class DeepConcreteKMeans(DeepClusterer):
             init=init,
             n_init=n_init,
             scale=scale,
+            normalize=normalize,
             augment=augment,
             tol=tol,
             clip_norm=clip_norm,
@@ -231,10 +246,12 @@ class DeepConcreteKMeans(DeepClusterer):
         self.objective = objective
         self.balance = balance
         self.sigma = sigma
+        self.choose = choose
         self.temperature = temperature
 
     def _check_params(self) -> None:
         check_choice("objective", self.objective, get_args(Form))
+        check_choice("choose", self.choose, ("agreement", "consensus"))
         super()._check_params()
         start_and_end("temperature", self.temperature)
         if self.sigma != "auto":
@@ -246,35 +263,60 @@ class DeepConcreteKMeans(DeepClusterer):
         return self._paper if self.objective == "paper" else self._defaults
 
     def _objective(self, fit: Fit, start: Start) -> DeepObjective:
-        if not start.nearest:
+        if not all(start.nearest):
             start = self._warm_up(fit, start)
         return self._concrete(fit, start, held=None)
 
+    def _agree(self, fit: Fit, centers: Tensor) -> int | None:
+        sound = [r for r, failed in enumerate(fit.failed) if not failed]
+        if self.choose == "agreement" or fit.over or len(sound) < 3:
+            return None
+        labels, _ = fit.model(centers, torch.ones_like(centers[:, 0, 0])).assign(fit.rows)
+        shared = consensus(labels[sound], self.n_clusters, fit.generators[sound[0]])  # (N,)
+        host = shared.cpu().numpy()
+        best = max(sound, key=lambda r: ari(host, labels[r].cpu().numpy()))
+        # of one restart only: the others stay what their seeds give
+        network = fit.network.select([best])
+        one = replace(
+            fit,
+            network=network,
+            seeds=[fit.seeds[best]],
+            generators=[fit.generators[best]],
+            gains=[fit.gains[best]],
+            status=["done"],
+            n_iter=[fit.n_iter[best]],
+        )
+        codes = untrained(one).codes(fit.rows)
+        start = self._warm_up(one, from_labels(codes, shared.unsqueeze(0), self.n_clusters))
+        every, own = fit.network.state_dict(), network.state_dict()  # not copies
+        for name, state in every.items():
+            state[best] = own[name][0]
+        centers[best] = start.centers[0]
+        fit.n_iter[best], fit.interrupted = one.n_iter[0], one.interrupted
+        return best
+
     def _warm_up(self, fit: Fit, start: Start) -> Start:
-        """Teach the network a partition whose nearest centres are not its own."""
+        """Teach networks a partition whose nearest centres are not its own."""
         objective = self._concrete(fit, start, held=start.labels)
-        epochs = epochs_for(fit.n_rows, self.batch_size, WARM_UP_EPOCHS)
+        most = -(-WARM_UP_STEPS * self.batch_size // fit.n_rows)
+        epochs = epochs_for(fit.n_rows, self.batch_size, min(WARM_UP_EPOCHS, most))
         rate = start_and_end("pretrain_learning_rate", self.pretrain_learning_rate)
         index = watched(fit.rows)
         learned = LabelsLearned(objective, fit.rows[index], start.labels[:, index], LEARNED)
-        self._train(fit, objective, "warm-up", epochs, rate, learned)
-        return start._replace(centers=objective.centers.detach(), nearest=True)
+        untaught = [not nearest for nearest in start.nearest]
+        self._train(fit, objective, "warm-up", epochs, rate, learned, restarts=untaught)
+        return start._replace(centers=objective.centers.detach(), nearest=(True,) * len(untaught))
 
     def _concrete(self, fit: Fit, start: Start, held: Tensor | None) -> Concrete:
         scales = self._scales(fit, start)
-        auto = self.sigma == "auto"
-        sigma2 = (
-            AUTO_SIGMA2[self.objective] * scales.within
-            if auto
-            else torch.full_like(scales.within, float(self.sigma) ** 2)
-        )
+        relative = AUTO_SIGMA2[self.objective] if self.sigma == "auto" else float(self.sigma) ** 2
         balance = AUTO_BALANCE[self.objective] if self.balance == "auto" else float(self.balance)
         return Concrete(
             fit.network,
             start.centers,
             scales,
             form=self.objective,
-            sigma2=sigma2,
+            sigma2=relative * scales.within,
             weight=self._weight(),
             balance=balance,
             held=held,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from concrete_kmeans.estimators.deep import DeepClusterer, EncoderSpec
     from concrete_kmeans.estimators.shallow import ConcreteKMeans
 
-__all__ = ["load", "save"]
+__all__ = ["SaveMixin", "load", "save"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,21 @@ logger = logging.getLogger(__name__)
 NETWORK = "network."
 #: Encoders and decoders that a description names; any other name is that of a user's class.
 BUILT_IN = {"encoder": ("mlp", "residual", "conv"), "decoder": ("auto",)}
+
+
+class SaveMixin:
+    """``save``, for fitted estimators."""
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write the fitted estimator to a folder, for :func:`concrete_kmeans.load`.
+
+        Parameters
+        ----------
+        path : str or Path
+        overwrite : bool, default=False
+            Replace a model folder that is there; any other folder is never replaced.
+        """
+        save(cast("DeepClusterer | ConcreteKMeans", self), path, overwrite=overwrite)
 
 
 def save(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, cast, get_args
 
 import numpy as np
@@ -30,7 +29,7 @@ from concrete_kmeans.data import (
 )
 from concrete_kmeans.estimators.inputs import Array, Schedule, like_input, seed_from, start_and_end
 from concrete_kmeans.estimators.reporting import ReportMixin
-from concrete_kmeans.estimators.saving import save
+from concrete_kmeans.estimators.saving import SaveMixin
 from concrete_kmeans.lloyd import Rows, assign, inertia, kmeans_plusplus, lloyd
 from concrete_kmeans.objectives.shallow import (
     CentersAtRest,
@@ -73,6 +72,7 @@ class Restart(NamedTuple):
 
 class ConcreteKMeans(
     ReportMixin,
+    SaveMixin,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]
     TransformerMixin,  # type: ignore[misc]
     ClusterMixin,  # type: ignore[misc]
@@ -475,17 +475,6 @@ class ConcreteKMeans(
         centers = self._centers_for(rows)
         labels, _ = assign(rows, centers)
         return -float(inertia(rows, centers, labels, self._check_weight(sample_weight, X, rows)))
-
-    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the fitted estimator to a folder, for :func:`concrete_kmeans.load`.
-
-        Parameters
-        ----------
-        path : str or Path
-        overwrite : bool, default=False
-            Replace a model folder that is there; any other folder is never replaced.
-        """
-        save(self, path, overwrite=overwrite)
 
     @torch.inference_mode()
     def _distances(self, rows: Rows) -> Tensor:

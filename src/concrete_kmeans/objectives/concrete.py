@@ -82,8 +82,9 @@ class Concrete(DeepObjective):
         rows = self.view(batch, generators)
         codes = self.network.encode(rows)
         reconstruction = self.reconstruction(rows, codes)
-        # an augmented row belongs where the row itself belongs
-        clean = codes if rows is batch.rows else self.network.encode(batch.rows)
+        codes = clean = self.network.points(codes)
+        if rows is not batch.rows:  # an augmented row belongs where the row itself belongs
+            clean = self.network.points(self.network.encode(batch.rows))
         distances = self.distances(codes)
         log_probs = F.log_probs_from_distances(
             distances if clean is codes else self.distances(clean), self.sigma

@@ -74,7 +74,7 @@ class AlternatingClustering(DeepObjective):
         reconstruction = self.reconstruction(rows, codes)
         labels = self.labels.gather(1, batch.index)  # (R, B)
         own = self.centers.gather(1, labels.unsqueeze(-1).expand(-1, -1, codes.shape[-1]))
-        clustering = ((codes - own) ** 2).sum(-1).mean(-1)
+        clustering = ((self.network.points(codes) - own) ** 2).sum(-1).mean(-1)
         loss = reconstruction + 0.5 * self.weight * clustering
         return {"loss": loss, "reconstruction": reconstruction, "clustering": clustering}
 
@@ -82,7 +82,7 @@ class AlternatingClustering(DeepObjective):
     def after_step(self, batch: Batch) -> None:
         """(DCN, 6) and (DCN, 8) for the rows of the batch."""
         network = self.network.eval()  # as predict will see the rows: dropout is for the gradient
-        (codes,) = F.at_least_float32(network.encode(batch.rows))
+        (codes,) = F.at_least_float32(network.points(network.encode(batch.rows)))
         network.train()
         hard = F.nearest_assignment(F.squared_distances(codes, self.centers))  # (R, B, K)
         self.labels.scatter_(1, batch.index, hard.argmax(-1))

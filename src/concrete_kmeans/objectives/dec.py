@@ -80,7 +80,9 @@ class EmbeddedClustering(DeepObjective):
         """Compute the target over all rows."""
         network = self.network.eval()
         for start, stop, rows in pieces(self.rows):
-            self.target[:, start:stop] = student_t(network.encode(rows), self.centers)
+            self.target[:, start:stop] = student_t(
+                network.points(network.encode(rows)), self.centers
+            )
         network.train()
         frequencies = self.target.sum(1)  # (R, K)
         size = max(1, 2**20 // self.target.shape[-1])
@@ -98,7 +100,7 @@ class EmbeddedClustering(DeepObjective):
         rows = self.view(batch, generators)
         codes = self.network.encode(rows)
         index = batch.index.unsqueeze(-1).expand(-1, -1, self.target.shape[-1])
-        p, q = self.target.gather(1, index), student_t(codes, self.centers)
+        p, q = self.target.gather(1, index), student_t(self.network.points(codes), self.centers)
         divergence = (torch.special.xlogy(p, p) - p * q.log()).sum(-1).mean(-1)  # (R,)
         if self.weight is None:
             return {"loss": divergence}

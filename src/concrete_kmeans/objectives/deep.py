@@ -184,9 +184,9 @@ class LabelsLearned:
 
 @torch.no_grad()
 def look(objective: DeepObjective, sample: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes (R, S, d), nearest centres (R, S) and cluster shares (R, K) of rows (S, D)."""
+    """Codes compared (R, S, d), nearest centres (R, S), cluster shares (R, K) of rows (S, D)."""
     network = objective.network.eval()
-    (codes,) = F.at_least_float32(network.encode(sample))
+    (codes,) = F.at_least_float32(network.points(network.encode(sample)))
     network.train()
     distances = F.squared_distances(codes, objective.centers)
     labels = distances.argmin(-1)  # (R, S)

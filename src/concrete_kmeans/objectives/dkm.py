@@ -74,7 +74,7 @@ class SoftClustering(DeepObjective):
         rows = self.view(batch, generators)
         codes = self.network.encode(rows)
         reconstruction = self.reconstruction(rows, codes)
-        distances = F.squared_distances(codes, self.centers)
+        distances = F.squared_distances(self.network.points(codes), self.centers)
         share = F.log_probs_from_distances(distances, temperature**0.5).exp()
         clustering = (share * distances).sum(-1).mean(-1)
         loss = reconstruction + self.weight * clustering
