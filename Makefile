@@ -1,6 +1,8 @@
 # On a machine with only Python 3.11+, git and make:
 #   make demo    cluster the embedded digits and print the table
-#   make test    every check: lint, types, layers, tests, examples
+#   make test    every check: lint, types, layers, tests, examples, docs, packages
+#   make docs    the docs site, in site/
+#   make dist    wheel and sdist, in dist/
 PYTHON ?= python3
 JOBS ?= 2
 VENV := .venv
@@ -9,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # one thread a test process: two processes with two threads each wait for each other's cores
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(JOBS)
 
-.PHONY: demo test check bench figures table1 table2 runtime results clean
+.PHONY: demo test check docs dist bench figures table1 table2 runtime results clean
 
 demo: $(VENV)/.installed
 	$(BIN)/ckm demo
@@ -22,6 +24,17 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# tests/test_site.py does the same in a folder of its own: make test needs no other step; with
+# --quiet, --strict would not see the warnings
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python docs/links.py site
+	@echo "site/index.html; $(BIN)/mkdocs serve has the search, too"
+
+dist: $(VENV)/.installed-dev
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/lloyd.py --rounds 3
@@ -51,7 +64,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) --editable .
+	$(PIP) --editable '.[data,report]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
@@ -63,4 +76,4 @@ $(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $(VENV)/.installed $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist site

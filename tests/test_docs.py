@@ -1,18 +1,51 @@
 """The README and docs say what the code does and what the committed results hold."""
 
+import ast
 import importlib.util
 import json
 import re
+import shlex
 import sys
+import tempfile
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+from markdown.extensions.toc import slugify
+from PIL import Image
+from typer.testing import CliRunner
 
 import concrete_kmeans
+from concrete_kmeans.cli import app
 from concrete_kmeans.experiments import results, table2_report
+from concrete_kmeans.report import projection
 
 ENDS = ("begin", "end")
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+#: Code to run, and whether a remark above it says that it is not run.
+FENCE = re.compile(r"(<!-- not run: [^\n]+ -->\n\n)?```(python|sh)\n(.*?)```", re.DOTALL)
+#: Blocks that need what is not installed here.
+NOT_RUN = {"guides/bertopic.md": 2, "guides/text.md": 1}
+#: Pages with a test of their own: that of the README below, that of reports beside theirs.
+TESTED_ELSEWHERE = {"report.md"}
+
+
+def blocks(page):
+    """Of a page of the docs: whether each runs, its language, its lines."""
+    return [(not remark, kind, code) for remark, kind, code in FENCE.findall(page.read_text())]
+
+
+def name_of(page):
+    return page.relative_to(DOCS).as_posix()
+
+
+WITH_CODE = [
+    page for page in DOCS.rglob("*.md") if blocks(page) and name_of(page) not in TESTED_ELSEWHERE
+]
 
 
 def load(path):
@@ -22,22 +55,76 @@ def load(path):
     return module
 
 
+def ckm(line, *more):
+    command, *arguments = shlex.split(line, comments=True)
+    assert command == "ckm"
+    result = CliRunner().invoke(app, [*arguments, *more], prog_name="ckm")
+    assert result.exit_code == 0, (line, result.stderr)
+
+
+@pytest.fixture
+def quick(tmp_path, monkeypatch, short_warm_up):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(projection, "MAX_ARRANGED", 100)  # maps are not looked at
+
+
+@pytest.mark.usefixtures("quick")
 def test_code_of_the_readme_runs(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 4
     names = {}
-    for block in blocks:
-        exec(block, names)
+    for _, kind, code in blocks(ROOT / "README.md"):
+        assert kind == "python"
+        exec(code, names)
     assert names["deep"].labels_.shape == names["km"].labels_.shape == (1797,)
     assert names["layer"].centers.grad is not None
     assert "torch.int32 cpu" in capsys.readouterr().out
 
 
-def test_code_of_the_page_on_deep_clustering_runs():
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/deep.md").read_text(), re.DOTALL)
-    names = {}
-    exec(block, names)
-    assert names["ckm"].labels_.shape == (1797,)
+@pytest.mark.usefixtures("quick")
+def test_commands_of_the_readme_run(tmp_path):
+    """On files of the names and columns that it speaks of, with the quickest method."""
+    numbers = np.random.default_rng(0).normal(size=(60, 4)).round(3)
+    table = pd.DataFrame(numbers, columns=list("abcd"))
+    table.to_csv("new.csv", index=False)
+    table.assign(species="cat").to_csv("table.csv", index=False)
+    (tmp_path / "photos").mkdir()
+    for number, grey in enumerate(range(0, 250, 10)):
+        Image.new("L", (9, 7), grey).save(tmp_path / "photos" / f"{number}.png")
+    lines = re.findall(r"^ckm .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert lines
+    for line in lines:
+        ckm(line, *(["--method", "km", "--overwrite"] if line.startswith("ckm fit") else []))
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_code_of_a_page_runs(page):
+    """Python in one namespace, and each line that begins with ``ckm``, in the order of the page."""
+    names = {"__name__": "page"}
+    for runs, kind, code in blocks(page):
+        if runs and kind == "python":
+            exec(compile(code, page.name, "exec"), names)
+        elif runs:
+            for line in re.findall(r"^ckm .*$", code, re.MULTILINE):
+                ckm(line)
+
+
+def test_only_code_that_needs_other_packages_is_not_run():
+    left_out = {
+        name_of(page): [(kind, code) for runs, kind, code in blocks(page) if not runs]
+        for page in WITH_CODE
+    }
+    assert {name: len(found) for name, found in left_out.items() if found} == NOT_RUN
+    for kind, code in chain(*left_out.values()):
+        if kind == "python":
+            ast.parse(code)
+
+
+def test_code_stands_under_no_name_that_is_not_run():
+    for page in PAGES:
+        kinds = set(re.findall(r"^ *```(\w+)", page.read_text(), re.MULTILINE))
+        assert not kinds & {"py", "python3", "pycon", "bash", "shell", "console"}, page
 
 
 def test_first_screen_starts_with_the_two_commands_and_a_picture():
@@ -109,12 +196,14 @@ def test_targets_hold_in_the_committed_results():
     assert sum(row["ratio_of_means"] < 1 for row in compared) >= 7
 
 
-@pytest.mark.parametrize(
-    "path", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(path):
-    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
-        assert (path.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)", path.read_text()):
+        found = path.parent / target if target else path
+        assert found.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE)
+            assert anchor in {slugify(heading, "-") for heading in headings}, (target, anchor)
 
 
 def test_public_names_exist_and_load_late():
