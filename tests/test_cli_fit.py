@@ -6,10 +6,12 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import get_args
 
@@ -17,6 +19,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import make_blobs
 from typer.testing import CliRunner
@@ -25,6 +28,8 @@ import concrete_kmeans
 from concrete_kmeans import DeepConcreteKMeans, load, metrics, readers
 from concrete_kmeans.choosing import choose_k
 from concrete_kmeans.cli import app, common, fit, fitting
+from concrete_kmeans.objectives.deep import Reconstruction
+from concrete_kmeans.objectives.shallow import ShallowObjective
 from concrete_kmeans.training import Event
 
 pytestmark = pytest.mark.usefixtures("short_warm_up")
@@ -392,6 +397,9 @@ class TestUsage:
             (["-k", "3", "--method", "dec", "--choose", "consensus"], "--choose has no meaning"),
             (["-k", "3", "--method", "ae+km", "--epochs", "3"], "--epochs has no meaning"),
             (["-k", "3", "--n-init", "0"], "--n-init"),
+            (["-k", "3", "--method", "km", "--resume"], "--resume has no meaning for"),
+            (["-k", "3", "--method", "km", "--checkpoint-minutes", "3"], "-minutes has no meaning"),
+            (["-k", "3", "--checkpoint-minutes", "0"], "a positive finite number, got 0"),
             (["-k", "3", "--config", "nowhere.toml"], "nowhere.toml"),
         ],
     )
@@ -438,31 +446,129 @@ class TestInterruption:
 
         monkeypatch.setattr(fit, "_losses", press)
 
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     @pytest.mark.parametrize("phase", ["pretrain", "joint"])
-    def test_what_is_trained_is_kept(self, folder, tmp_path, monkeypatch, phase):
-        self.interrupt(monkeypatch, phase)
+    def test_what_is_trained_is_kept(self, folder, tmp_path, monkeypatch, phase, number):
         place = tmp_path / "r"
-        asked = [*QUICK, "--report", "-q"]
-        code, out, err = ckm("fit", folder / "a.npy", "-k", 3, "-o", place, *asked)
-        assert (code, out) == (130, "")
-        assert err == f"ckm: interrupted; {place} holds what was trained so far\n"
+        asked = ["fit", folder / "a.npy", "-k", 3, *QUICK, "--report", "-q", "-o"]
+        with monkeypatch.context() as while_it_lasts:
+            self.interrupt(while_it_lasts, phase, lambda: signal.raise_signal(number))
+            code, out, err = ckm(*asked, place)
+        assert (code, out) == (128 + number, "")
+        assert err == (
+            f"ckm: interrupted; {place} holds what was trained so far; "
+            "the same command with --resume goes on\n"
+        )
         assert {path.name for path in place.iterdir()} == FILES
         assert load(place).predict(X).tolist() == labels_of(place)[1]
         assert "The fit was interrupted." in ok("info", place)
+        ok(*asked, place, "--resume")
+        ok(*asked, tmp_path / "straight")
+        self.assert_same(place, tmp_path / "straight")
+        assert {path.name for path in tmp_path.iterdir()} == {"r", "straight"}
+        fails(*asked, place, "--resume", match="r is finished: --resume has nothing to go on with")
 
-    def test_before_there_is_anything(self, folder, tmp_path, monkeypatch):
-        def stop(*_, **__):
-            raise KeyboardInterrupt
+    def assert_same(self, run, other):
+        for name in ("model.safetensors", "history.json", "labels.csv"):
+            assert (run / name).read_bytes() == (other / name).read_bytes()
 
-        monkeypatch.setattr(readers, "read", stop)
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_before_there_is_anything(self, folder, tmp_path, monkeypatch, number):
+        monkeypatch.setattr(readers, "read", lambda *_: signal.raise_signal(number))
+        before = signal.getsignal(number)
         answer = ckm("fit", folder / "a.npy", "-k", 3, "-o", tmp_path / "r", *QUICK)
-        assert answer == (130, "", "ckm: interrupted\n")
+        assert answer == (128 + number, "", "ckm: interrupted\n")
         assert list(tmp_path.iterdir()) == []
+        assert signal.getsignal(number) == before
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_between_two_phases(self, folder, tmp_path, monkeypatch, number):
+        """What was finished is not done again, but the part under way is."""
+        asked = ["fit", folder / "a.npy", "-k", 3, *QUICK, "-q", "-o"]
+        with monkeypatch.context() as while_it_lasts:
+            stop = lambda *_: signal.raise_signal(number)  # noqa: E731
+            while_it_lasts.setattr(DeepConcreteKMeans, "_start", stop)
+            answer = ckm(*asked, tmp_path / "r")
+        how = "the same command with --resume goes on"
+        assert answer == (128 + number, "", f"ckm: interrupted; {how}\n")
+        with monkeypatch.context() as while_it_lasts:
+            while_it_lasts.setattr(DeepConcreteKMeans, "_pretrain", None)
+            ok(*asked, tmp_path / "r", "--resume")
+        ok(*asked, tmp_path / "straight")
+        self.assert_same(tmp_path / "r", tmp_path / "straight")
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_a_method_without_checkpoints(self, folder, tmp_path, monkeypatch, number):
+        monkeypatch.setattr(ShallowObjective, "loss", lambda *_: signal.raise_signal(number))
+        place = tmp_path / "r"
+        code, out, err = ckm(
+            "fit", folder / "a.npy", "-k", 3, "-o", place, "--method", "concrete", "-q"
+        )
+        assert (code, out) == (128 + number, "")
+        assert err == f"ckm: interrupted; {place} holds what was trained so far\n"
+        assert load(place).predict(X).tolist() == labels_of(place)[1]
 
     def test_while_the_autoencoder_of_k_auto_is_trained(self, folder, tmp_path, monkeypatch):
-        self.interrupt(monkeypatch, "pretrain")
-        answer = ckm("fit", folder / "a.npy", "-k", "auto", "-o", tmp_path / "r", *QUICK)
-        assert answer == (130, "", "ckm: interrupted\n")
+        asked = ["fit", folder / "a.npy", "-k", "auto", "--k-range", "2:5", *QUICK, "-o"]
+        with monkeypatch.context() as while_it_lasts:
+            self.interrupt(while_it_lasts, "pretrain")
+            answer = ckm(*asked, tmp_path / "r")
+        how = "the same command with --resume goes on"
+        assert answer == (130, "", f"ckm: interrupted; {how}\n")
+        assert [path.name for path in tmp_path.iterdir()] == [".r.checkpoints"]
+        with monkeypatch.context() as while_it_lasts:
+            self.interrupt(while_it_lasts, "joint")
+            assert ckm(*asked, tmp_path / "r", "--resume")[0] == 130
+        ok(*asked, tmp_path / "r", "--resume")
+        ok(*asked, tmp_path / "straight")
+        self.assert_same(tmp_path / "r", tmp_path / "straight")
+        assert {path.name for path in tmp_path.iterdir()} == {"r", "straight"}
+
+    def test_a_process_that_is_told_to_end(self, folder, tmp_path):
+        asked = ["fit", folder / "a.npy", "-k", "3", "-o", tmp_path / "r", "--method", "dcn", "-q"]
+        asked += ["--encoder", "8,2", "--pretrain-epochs", "100000", "--checkpoint-minutes", "1e-4"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "concrete_kmeans", *map(str, asked), "--device", "cpu"],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        while not list(tmp_path.glob(".r.checkpoints/fit/*.safetensors")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 143
+        assert re.fullmatch("ckm: interrupted; .*r holds .*; .* with --resume goes on\n", err)
+        assert load(tmp_path / "r").predict(X).tolist() == labels_of(tmp_path / "r")[1]
+
+    def test_resume_needs_a_checkpoint_and_is_never_unasked(self, folder, tmp_path, monkeypatch):
+        place = tmp_path / "r"
+        asked = ["fit", folder / "a.npy", "-k", 3, "-o", place, "-q"]
+        fails(*asked, *QUICK, "--resume", match="no checkpoint to go on with in .*leave out --res")
+        assert list(tmp_path.iterdir()) == []
+        with monkeypatch.context() as while_it_lasts:
+            self.interrupt(while_it_lasts, "joint")
+            ckm(*asked, *QUICK)
+        shutil.rmtree(place)
+        before = everything(tmp_path)
+        fails(
+            *asked, *QUICK, match="a fit that was stopped has left checkpoints in .*--resume goes"
+        )
+        other = [*SMALL, "--epochs", 3, "--resume"]
+        fails(*asked, *other, match="is of another fit: epochs was 2, is 3; give another")
+        assert everything(tmp_path) == before
+        ok(*asked, *SMALL, "--epochs", 3, "--overwrite")
+        assert {path.name for path in tmp_path.iterdir()} == {"r"}
+
+    def test_a_fit_that_fails_is_not_gone_on_with(self, folder, tmp_path, monkeypatch):
+        own = Reconstruction.loss
+
+        def loss(*given):
+            return {name: part * torch.nan for name, part in own(*given).items()}
+
+        monkeypatch.setattr(Reconstruction, "loss", loss)
+        asked = ["-o", tmp_path / "r", *QUICK, "--checkpoint-minutes", 1e-9]
+        fails("fit", folder / "a.npy", "-k", 3, *asked, match="the loss was not finite")
         assert list(tmp_path.iterdir()) == []
 
 

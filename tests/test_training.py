@@ -8,7 +8,8 @@ import math
 import pytest
 import torch
 
-from concrete_kmeans.data import Batch
+from concrete_kmeans.checkpoints import Checkpoints
+from concrete_kmeans.data import Batch, Batches
 from concrete_kmeans.objectives.base import Objective, Verdict
 from concrete_kmeans.training import Annealed, Interrupted, InverseTime, Settings, train
 
@@ -539,3 +540,67 @@ def test_some_restarts_only():
         assert torch.equal(part[::2], all_trained[::2])
     assert outcome.n_steps.tolist() == [12, 0, 12]
     assert torch.equal(drawn[1].get_state(), generators()[1].get_state())
+
+
+class Killed(BaseException):
+    """As sudden as SIGKILL."""
+
+
+class Dying(Checkpoints):
+    """Ends the program, as it were, when it has written so many."""
+
+    def __init__(self, folder, lives):
+        super().__init__(folder, 1e-9, dict)
+        self.lives = lives
+
+    def write(self, loop):
+        super().write(loop)
+        self.lives -= 1
+        if not self.lives:
+            raise Killed
+
+
+class StepByStep:
+    """A monitor that remembers nothing but what it has counted, in a tensor."""
+
+    def __init__(self):
+        self.checks = torch.zeros(R)
+
+    def check(self, step, running):
+        self.checks += running
+        assert step + 1 == 4 * int(self.checks.max())
+        return Verdict(
+            *(torch.tensor([step == at for at in ats]) for ats in ((7, 0, 0), (0, 0, 11)))
+        )
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+@pytest.mark.parametrize("at", [1, 3, 4, 8, 9, 12, 14, 18])
+def test_a_loop_goes_on_from_any_step(at, kind, tmp_path):
+    """One restart stops, one collapses; generators end where they would have, too."""
+    rows = torch.randn(N, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def trained(checkpoints):
+        drawn, objective = generators(), Rosenbrock()
+        outcome = train(
+            objective,
+            Batches(rows, None, 15, drawn),
+            Settings(18, learning_rate=lambda s: 0.05 / (1 + s), optimizer=kind, check_every=4),
+            drawn,
+            monitor=StepByStep(),
+            checkpoints=checkpoints,
+        )
+        return objective.state(), outcome, [generator.get_state() for generator in drawn]
+
+    with pytest.raises(Killed):
+        trained(Dying(tmp_path, at))
+    checkpoints = Checkpoints(tmp_path, 1e3, dict)
+    assert checkpoints.read(torch.device("cpu"))
+    state, outcome, drawn = trained(checkpoints)
+    expected, straight, untroubled = trained(None)
+    for ours, theirs in zip([*state, *drawn], [*expected, *untroubled], strict=True):
+        assert torch.equal(ours, theirs)
+    assert outcome.history == straight.history
+    assert straight.n_steps.tolist() == [8, 18, 12]
+    for ours, theirs in zip(outcome[:3], straight[:3], strict=True):
+        assert torch.equal(ours, theirs)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from concrete_kmeans import datasets, functional, lloyd, metrics
+    from concrete_kmeans.checkpoints import CheckpointWarning
     from concrete_kmeans.estimators import (
         DCN,
         DEC,
@@ -34,6 +35,7 @@ __all__ = [
     "DCN",
     "DKM",
     "ClusterCollapseWarning",
+    "CheckpointWarning",
     "ConcreteKMeansLayer",
     "load",
     "datasets",
@@ -54,6 +56,7 @@ _ESTIMATORS = (
 _HOME = {
     "ConcreteKMeansLayer": "layer",
     "ClusterCollapseWarning": "estimators",
+    "CheckpointWarning": "checkpoints",
     "load": "estimators",
     **dict.fromkeys(_ESTIMATORS, "estimators"),
 }

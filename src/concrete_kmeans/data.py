@@ -729,12 +729,24 @@ class Batch(NamedTuple):
     """(R, B), their row numbers, on the device of the rows."""
 
 
+class Place(NamedTuple):
+    """Where a pass over shuffled rows is."""
+
+    began: list[Tensor]
+    """States of the generators before its shuffle, which is cheaper to draw again than to keep."""
+    taken: int
+    """Its batches that are taken."""
+
+
 class Batches:
     """Batches ``(R, B, D)`` without end, each restart shuffled by its own generator.
 
     Rows are drawn without replacement, pass after pass, up to ``max_shuffled`` rows; beyond, where
     a permutation costs more than the training, with replacement. If all rows fit in one batch,
     every batch is all of them.
+
+    :attr:`place` and the generators' states say which batch is next; both set on fresh batches,
+    they go on with it.
 
     Examples
     --------
@@ -758,6 +770,8 @@ class Batches:
         self.n, self.size = int(X.shape[0]), min(batch_size, int(X.shape[0]))
         # a mean of one keeps the loss and the learning rate those of unweighted rows
         self.weight = None if weight is None else weight / weight.mean()
+        self.place: Place | None = None
+        """None before the first pass, and where nothing is shuffled."""
 
     @property
     def per_epoch(self) -> int:
@@ -800,11 +814,32 @@ class Batches:
                 draws = [torch.randint(self.n, (self.size,), **_on(g)) for g in self.generators]
                 yield torch.stack(draws).to(device)
                 continue
-            order = torch.stack([torch.randperm(self.n, **_on(g)) for g in self.generators])
-            order = order.to(device)
+            if self.place is None or self.place.taken == self.per_epoch:
+                self.place = Place([g.get_state() for g in self.generators], 0)
+                order = self._shuffled().to(device)
+            else:
+                order = self._shuffled_from(self.place.began).to(device)
             # the remainder of a pass would be a batch of another size: it waits for another shuffle
-            for i in range(self.per_epoch):
+            for i in range(self.place.taken, self.per_epoch):
+                self.place = self.place._replace(taken=i + 1)
                 yield order[:, i * self.size : (i + 1) * self.size]
+
+    def _shuffled(self) -> Tensor:
+        """Row numbers (R, N), of each restart in its own order."""
+        return torch.stack([torch.randperm(self.n, **_on(g)) for g in self.generators])
+
+    def _shuffled_from(self, began: Sequence[Tensor]) -> Tensor:
+        """The order that generators in those states give; they are left as they are."""
+        now = [g.get_state() for g in self.generators]
+        _set_states(self.generators, began)
+        order = self._shuffled()
+        _set_states(self.generators, now)
+        return order
+
+
+def _set_states(generators: Sequence[torch.Generator], states: Sequence[Tensor]) -> None:
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
 
 
 def _on(generator: torch.Generator) -> dict[str, Any]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
-from concrete_kmeans.data import Batch, Batches
+from concrete_kmeans.checkpoints import Checkpoints, Stopped
+from concrete_kmeans.data import Batch, Batches, Place
 from concrete_kmeans.objectives.base import Objective, Verdict
 
 __all__ = [
@@ -94,6 +96,16 @@ class TorchOptimizer:
         self.inner.param_groups[0]["lr"] = rate
         self.inner.step()
 
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """What it remembers, by number of the parameter and name."""
+        return {str(i): held for i, held in self.inner.state_dict()["state"].items()}
+
+    def restore(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take over what :meth:`state` of another gave."""
+        remembered = {int(i): dict(held) for i, held in state.items()}
+        groups = self.inner.state_dict()["param_groups"]
+        self.inner.load_state_dict({"state": remembered, "param_groups": groups})
+
 
 class Monitor(Protocol):
     """Looks at the restarts between steps, without labels."""
@@ -149,11 +161,14 @@ class Outcome(NamedTuple):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during training; ``outcome`` is the state it was left in."""
+    """Ctrl-C during training, or SIGTERM where checkpoints are written.
 
-    def __init__(self, outcome: Outcome) -> None:
+    ``outcome`` is the state it was left in, ``signal`` the number of the signal.
+    """
+
+    def __init__(self, outcome: Outcome, number: int = signal.SIGINT) -> None:
         super().__init__("training was interrupted; the state of the last step is kept")
-        self.outcome = outcome
+        self.outcome, self.signal = outcome, int(number)
 
 
 def train(
@@ -165,12 +180,16 @@ def train(
     monitor: Monitor | None = None,
     callbacks: Sequence[Callback] = (),
     restarts: Sequence[bool] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Outcome:
     """Run the loop; the objective's state is changed in place.
 
     Restarts that have converged, collapsed or failed keep the state of their last good check while
     the others go on; those that are False in ``restarts``, the state they have. A callback that
     returns True ends the phase.
+
+    With ``checkpoints``, of :class:`Batches` and one of torch's optimisers only, a loop that one
+    of them holds goes on, and signals wait for the end of a step.
 
     Raises
     ------
@@ -179,24 +198,36 @@ def train(
     """
     run = _Run(objective, settings, callbacks, generators, restarts)
     step = _Step(objective, settings, generators)
+    saving = None
+    if checkpoints is not None:
+        saving = _Saving(checkpoints, run, step, cast("Batches", batches), monitor)
     take: Callable[[Any, float, float], Tensor] = step
     drawn: Iterable[Any] = batches
     if settings.record and objective.recordable and getattr(batches, "on_cuda", False):
         own = cast("Batches", batches)
         take, drawn = _Recorded(step, own), own.indices()
     try:
-        with _precise(settings.precision, run.running.device):
-            for t, batch in zip(range(settings.n_steps), drawn, strict=False):
+        with (
+            _precise(settings.precision, run.running.device),
+            contextlib.nullcontext() if checkpoints is None else checkpoints.signals_wait(),
+        ):
+            for t, batch in zip(run.steps_left(), drawn, strict=False):
                 if objective.refresh_every and t % objective.refresh_every == 0:
                     objective.refresh()
                 parts = take(batch, settings.temperature(t), settings.learning_rate(t))
                 run.note(t, parts, step.names)
-                if (t + 1) % settings.check_every == 0 and run.check(t, monitor):
+                if (t + 1) % settings.check_every == 0:
+                    run.check(t, monitor)
+                if saving is not None:
+                    saving.after_step()
+                if run.over:
                     break
             if run.trace:  # of the steps after the last check, callbacks are told as well
                 run.check(run.n_steps - 1, None)
+                if saving is not None:
+                    saving.after_step()
     except KeyboardInterrupt as stop:
-        raise Interrupted(run.end()) from stop
+        raise Interrupted(run.end(), getattr(stop, "signal", signal.SIGINT)) from stop
     return run.end()
 
 
@@ -301,7 +332,12 @@ class _Run:
         self.trace: list[Tensor] = []  # (P, R) a step
         self.names: list[str] = []
         self.n_steps = 0
+        self.over = False
         self.history: list[Event] = []
+
+    def steps_left(self) -> range:
+        """Numbers of the steps that are not taken yet."""
+        return range(self.n_steps, self.n_steps if self.over else self.settings.n_steps)
 
     def note(self, step: int, parts: Tensor, names: list[str]) -> None:
         """Remember a step's losses on the device."""
@@ -309,8 +345,8 @@ class _Run:
         self.trace.append(parts)
         self.n_steps = step + 1
 
-    def check(self, step: int, monitor: Monitor | None) -> bool:
-        """Look after the restarts; return whether the phase is over."""
+    def check(self, step: int, monitor: Monitor | None) -> None:
+        """Look after the restarts, and whether the phase is over."""
         event = self._read_losses()
         ask_to_stop = [callback(event) is True for callback in self.callbacks]
         if monitor is not None and bool(self.running.any()):
@@ -322,7 +358,7 @@ class _Run:
             self.running &= ~verdict.stop
         else:
             self._keep(self.running)
-        return any(ask_to_stop) or not bool(self.running.any())
+        self.over = any(ask_to_stop) or not bool(self.running.any())
 
     def end(self) -> Outcome:
         """Bring back the kept states of restarts that are not at their last step."""
@@ -338,6 +374,31 @@ class _Run:
             if not running:
                 generator.set_state(state)
         return Outcome(self.taken, self.failed_at, self.collapsed, self.history)
+
+    def state(self) -> dict[str, Any]:
+        """All of it, for a checkpoint."""
+        return {
+            "running": self.running,
+            "failed_at": self.failed_at,
+            "collapsed": self.collapsed,
+            "taken": self.taken,
+            "kept": self.kept,
+            "drawn": self.drawn,
+            "trace": torch.stack(self.trace) if self.trace else None,
+            "names": self.names,
+            "n_steps": self.n_steps,
+            "over": self.over,
+            "history": [asdict(event) for event in self.history],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state` of another gave."""
+        self.running, self.failed_at = state["running"], state["failed_at"]
+        self.collapsed, self.taken = state["collapsed"], state["taken"]
+        self.kept, self.drawn = state["kept"], [drawn.cpu() for drawn in state["drawn"]]
+        self.trace = [] if state["trace"] is None else list(state["trace"])
+        self.names, self.n_steps, self.over = state["names"], state["n_steps"], state["over"]
+        self.history = [Event(**event) for event in state["history"]]
 
     def _read_losses(self) -> Event:
         trace = torch.stack(self.trace)  # (T, P, R)
@@ -369,6 +430,78 @@ class _Run:
         for r, kept_too in enumerate(restarts.tolist()):
             if kept_too:
                 self.drawn[r] = self.generators[r].get_state()
+
+
+class _Saving:
+    """The loop between two steps, to a checkpoint and back.
+
+    Tensors are brought back to where they lie: a recorded step knows them by address.
+    """
+
+    #: Names of the rows that a monitor or an objective looks at: the data has them.
+    from_data = ("rows", "sample")
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        run: _Run,
+        step: _Step,
+        batches: Batches,
+        monitor: Monitor | None,
+    ) -> None:
+        self.checkpoints, self.run, self.step = checkpoints, run, step
+        self.batches, self.monitor = batches, monitor
+        self.optimizer = cast("TorchOptimizer", step.optimizer)
+        if (loop := checkpoints.take_loop()) is not None:
+            self._restore(loop)
+
+    def after_step(self) -> None:
+        """Write a checkpoint if it is time to, or if a signal asks to stop; then stop."""
+        number = self.checkpoints.stopped_by
+        if number is not None or self.checkpoints.due:
+            self.checkpoints.write(self._state())
+        if number is not None:
+            raise Stopped(number)
+
+    def _state(self) -> dict[str, Any]:
+        place = self.batches.place
+        return {
+            "tensors": self._tensors(),
+            "run": self.run.state(),
+            "optimizer": self.optimizer.state(),
+            "generators": [generator.get_state() for generator in self.step.generators],
+            "place": None if place is None else list(place),
+        }
+
+    @torch.no_grad()
+    def _restore(self, loop: Mapping[str, Any]) -> None:
+        for name, tensor in self._tensors().items():
+            tensor.copy_(loop["tensors"][name])
+        self.run.restore(loop["run"])
+        self.optimizer.restore(loop["optimizer"])
+        for generator, state in zip(self.step.generators, loop["generators"], strict=True):
+            generator.set_state(state.cpu())
+        if loop["place"] is not None:
+            began, taken = loop["place"]
+            self.batches.place = Place([state.cpu() for state in began], taken)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """All that the objective and the monitor are made of."""
+        objective = self.step.objective
+        found = {f"state.{i}": part for i, part in enumerate(objective.state())}
+        known = {id(part) for part in found.values()}
+        for word, holder in (("objective", objective), ("monitor", self.monitor)):
+            for name, held in ({} if holder is None else vars(holder)).items():
+                # a watch and an objective keep some of their numbers in named tuples
+                parts = held._asdict() if hasattr(held, "_asdict") else {"": held}
+                found |= {
+                    f"{word}.{name}.{part}": tensor
+                    for part, tensor in parts.items()
+                    if isinstance(tensor, Tensor)
+                    and id(tensor) not in known
+                    and name not in self.from_data
+                }
+        return found
 
 
 def _over(restarts: Tensor, like: Tensor) -> Tensor:

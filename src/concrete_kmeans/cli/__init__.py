@@ -1,7 +1,7 @@
 """The terminal face: ``ckm``.
 
 Whatever is heavy is imported by the command that needs it, so that ``ckm --help`` is instant.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated.
 """
 
 from concrete_kmeans.cli import demo, export, fit, info, predict, report, reproduce

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import signal
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from concrete_kmeans.cli.common import (
-    INTERRUPTED,
     AsJson,
     Debug,
     Format,
@@ -187,6 +187,14 @@ def fit(
         Literal["float32", "tf32", "bfloat16", "float64"] | None,
         typer.Option(help="Of training.  [default: float32]"),
     ] = None,
+    checkpoint_minutes: Annotated[
+        float | None,
+        typer.Option(metavar="MINUTES", help="Between checkpoints of a deep method.  [default: 5]"),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with this fit, which was stopped, from a checkpoint."),
+    ] = False,
     _config: Annotated[
         Path | None,
         typer.Option(
@@ -211,7 +219,9 @@ def fit(
     """Cluster a file or a folder.
 
     Writes a folder RUN with the model, labels.csv and how the input was prepared, for ckm predict,
-    ckm report, ckm info and ckm export. Ctrl-C keeps what is trained so far.
+    ckm report, ckm info and ckm export. Ctrl-C keeps what is trained so far. A deep method that
+    was stopped, in whatever way, goes on by the same command with --resume, and ends as it would
+    have; its checkpoints lie in .RUN.checkpoints beside RUN until RUN is written.
 
     \b
     ckm fit photos/ -k 20 -o run --size 64x64 --report
@@ -229,13 +239,17 @@ def fit(
         "epochs": epochs,
         "batch_size": batch_size,
         "precision": precision,
+        "checkpoint_every": checkpoint_minutes,
     }
     parsed = None if size is None else checked("--size", lambda: _size(size))
     from concrete_kmeans.cli import fitting
     from concrete_kmeans.data import resolve_device
     from concrete_kmeans.readers import Options
+    from concrete_kmeans.validation import check_positive
 
     checked("--device", lambda: resolve_device(device, None))
+    if checkpoint_minutes is not None:
+        checked("--checkpoint-minutes", lambda: check_positive("it", checkpoint_minutes))
     options = Options(
         form,
         _names(columns),
@@ -252,21 +266,48 @@ def fit(
     parameters = {name: value for name, value in given.items() if value is not None}
     parameters |= {"random_state": seed, "device": device}
     request = fitting.Request(
-        source, out, chosen, method, preset, options, parameters, overwrite, report
+        source, out, chosen, method, preset, options, parameters, overwrite, report, resume
     )
     checked("--method", request.check_method)
     request.check_place()
-    with warnings_told() as warnings, _progress(show=not quiet) as (tell, callback):
-        fitted = fitting.run(request, tell=tell, callback=callback, warnings=warnings)
+    try:
+        with (
+            _terminable(),
+            warnings_told() as warnings,
+            _progress(show=not quiet) as (tell, callback),
+        ):
+            fitted = fitting.run(request, tell=tell, callback=callback, warnings=warnings)
+    except KeyboardInterrupt as stop:  # before there was anything to write
+        raise _stopped(getattr(stop, "signal", signal.SIGINT), goes_on=bool(request.kept)) from None
     if json_:
         typer.echo(as_json(_record(fitted, out)))
     elif not quiet:
         _summarise(fitted, out, report=report)
-    if fitted.notes.interrupted:
-        typer.echo(
-            f"ckm: interrupted; {printable(str(out))} holds what was trained so far", err=True
-        )
-        raise typer.Exit(INTERRUPTED)
+    if fitted.signal is not None:
+        holds = f"; {printable(str(out))} holds what was trained so far"
+        raise _stopped(fitted.signal, holds, goes_on=bool(request.kept))
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """While it lasts, SIGTERM is an exception, as Ctrl-C is: it leaves nothing half done."""
+    from concrete_kmeans.checkpoints import Stopped
+
+    def stop(number: int, _frame: object) -> None:
+        raise Stopped(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stopped(number: int, holds: str = "", *, goes_on: bool) -> typer.Exit:
+    """Say what is left and how to go on; the exit code is that of a process the signal ended."""
+    how = "; the same command with --resume goes on" if goes_on else ""
+    typer.echo(f"ckm: interrupted{holds}{how}", err=True)
+    return typer.Exit(128 + number)
 
 
 # --------------------------------------------------------------------------------------------------

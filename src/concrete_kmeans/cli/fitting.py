@@ -17,7 +17,7 @@ from sklearn.metrics import silhouette_score
 
 from concrete_kmeans import estimators, metrics, readers, storage
 from concrete_kmeans.choosing import choose_k
-from concrete_kmeans.cli.runs import Input, Notes, rows_for, write_report
+from concrete_kmeans.cli.runs import Input, Kept, Notes, rows_for, write_report
 from concrete_kmeans.data import as_rows, feature_moments
 from concrete_kmeans.estimators.deep import choose_scale
 from concrete_kmeans.estimators.saving import save
@@ -41,9 +41,12 @@ DEEP = (
     "epochs",
     "batch_size",
     "precision",
+    "checkpoint_every",
     "device",
     "random_state",
 )
+#: Options that are not named as the parameters they set.
+OPTIONS = {"random_state": "seed", "checkpoint_every": "checkpoint-minutes"}
 
 
 @dataclass(frozen=True)
@@ -99,17 +102,27 @@ class Request:
     """Of the estimator, by their names; only those that were given."""
     overwrite: bool
     report: bool
+    resume: bool = False
+
+    @property
+    def kept(self) -> Kept:
+        """Its checkpoints."""
+        return Kept(self.out)
 
     def check_method(self) -> None:
         """Refuse parameters that the method does not have."""
-        for name in self.parameters:
-            if name not in METHODS[self.method].options:
-                option = {"random_state": "seed"}.get(name, name).replace("_", "-")
-                raise ValueError(f"--{option} has no meaning for --method {self.method}")
+        method = METHODS[self.method]
+        wrong = [OPTIONS.get(n, n) for n in self.parameters if n not in method.options]
+        if self.resume and not method.deep:
+            wrong.append("resume")
+        if wrong:
+            option = wrong[0].replace("_", "-")
+            raise ValueError(f"--{option} has no meaning for --method {self.method}")
 
     def check_place(self) -> None:
         """Refuse a folder that cannot be written, before the input is read."""
-        storage.check_place(self.out, overwrite=self.overwrite)
+        storage.check_place(self.out, overwrite=self.overwrite or self.resume)
+        self.kept.check(resume=self.resume, overwrite=self.overwrite)
 
 
 @dataclass(frozen=True)
@@ -119,6 +132,8 @@ class Fitted:
     estimator: Any
     data: Data
     notes: Notes
+    signal: int | None = None
+    """That interrupted the training."""
 
     @property
     def sizes(self) -> list[int]:
@@ -161,19 +176,17 @@ def run(
             "of large numbers decide. Standardise them first, or use a deep method."
         )
     known = _known_labels(data)
+    if not request.resume:
+        request.kept.remove()
     start = time.perf_counter()
     parameters = {**PRESETS[preset], **method.parameters, **request.parameters}
     parameters = {n: v for n, v in parameters.items() if n in method.options or n == "algorithm"}
     estimator, curve = _make(request, method, parameters, rows, tell, callback)
     tell("fitting")
-    interrupted = False
-    try:
-        estimator.fit(rows)
-    except Interrupted:  # the state of the last step is kept
-        interrupted = True
+    number = _fit(estimator, rows, request.kept)
     seconds = time.perf_counter() - start
-    if method.deep:
-        estimator.set_params(callbacks=None, pretrained=None)  # neither can be written
+    if method.deep:  # none of these is a part of the model
+        estimator.set_params(callbacks=None, pretrained=None, checkpoint=None)
     tell("scoring")
     labels = _host(estimator.labels_)
     notes = Notes(
@@ -185,15 +198,30 @@ def run(
         _label_free(estimator, rows, labels),
         None if known is None else metrics.scores(known[0], labels[known[1]]),
         None if curve is None else _plain(curve),
-        interrupted,
+        number is not None,
         list(dict.fromkeys(warnings)),
     )
     tell("writing")
-    save(estimator, request.out, overwrite=request.overwrite, ids=data.ids, notes=notes.to_json())
-    if request.report and not interrupted:
-        tell("report")
-        write_report(request.out / storage.REPORT, estimator, data, notes)
-    return Fitted(estimator, data, notes)
+    replace = request.overwrite or request.resume
+    save(estimator, request.out, overwrite=replace, ids=data.ids, notes=notes.to_json())
+    if number is None:
+        request.kept.remove()
+        if request.report:
+            tell("report")
+            write_report(request.out / storage.REPORT, estimator, data, notes)
+    return Fitted(estimator, data, notes, number)
+
+
+def _fit(estimator: Any, rows: Any, kept: Kept) -> int | None:
+    """Fit; the number of the signal if one interrupted it: the state of the last step is kept."""
+    try:
+        estimator.fit(rows)
+    except Interrupted as interrupted:
+        return interrupted.signal
+    except FloatingPointError:  # it would fail in the same way again
+        kept.remove()
+        raise
+    return None
 
 
 def _make(
@@ -207,9 +235,9 @@ def _make(
     """The estimator to fit, its number of clusters chosen if need be."""
     cls = getattr(estimators, method.name)
     if method.deep:
-        parameters = {**parameters, "callbacks": [callback]}
+        parameters = {**parameters, "callbacks": [callback], "checkpoint": request.kept.fit}
     if isinstance(request.n_clusters, int):
-        return cls(request.n_clusters, **parameters), None
+        return _lasting(cls(request.n_clusters, **parameters)), None
     low, high = request.n_clusters
     tried, seed = range(low, high + 1), parameters["random_state"]
     if not method.deep:
@@ -218,10 +246,17 @@ def _make(
         return cls(curve.chosen, **parameters), curve
     # one autoencoder serves every k, and the fit that follows; of the method's own class, since
     # methods differ in how they compare codes
-    autoencoder = cls(low, **{**parameters, "epochs": 0, "init": "k-means++"}).fit(rows)
+    alone = {"epochs": 0, "init": "k-means++", "checkpoint": request.kept.autoencoder}
+    autoencoder = _lasting(cls(low, **{**parameters, **alone})).fit(rows)
     tell("choosing k")
     curve = choose_k(autoencoder.transform(rows), tried, random_state=seed)
-    return cls(curve.chosen, pretrained=autoencoder, **parameters), curve
+    return _lasting(cls(curve.chosen, pretrained=autoencoder, **parameters)), curve
+
+
+def _lasting(estimator: Any) -> Any:
+    """Its checkpoints stay until the run is written."""
+    estimator.leaves_checkpoints = True
+    return estimator
 
 
 def _check_clusters(asked: int | tuple[int, int], n: int) -> None:

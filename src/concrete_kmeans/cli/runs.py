@@ -10,11 +10,13 @@ import numpy as np
 from scipy import sparse
 
 from concrete_kmeans import files, load, readers, storage
+from concrete_kmeans.checkpoints import holds_checkpoints, remove_checkpoints
 from concrete_kmeans.readers import Data
 from concrete_kmeans.report import Images, Items, KCurve, Texts, collect, write
 
 __all__ = [
     "Input",
+    "Kept",
     "Notes",
     "notes_of",
     "open_model",
@@ -74,6 +76,41 @@ class Notes:
     def to_json(self) -> dict[str, Any]:
         """As the key of ``config.json`` that they stand under."""
         return {KEY: asdict(self)}
+
+
+class Kept:
+    """Checkpoints of a fit whose run is not written yet, in a hidden folder beside its place."""
+
+    def __init__(self, run: Path) -> None:
+        place = run.resolve()
+        self.run, self.folder = run, place.with_name(f".{place.name}.checkpoints")
+        self.autoencoder, self.fit = self.folder / "autoencoder", self.folder / "fit"
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return holds_checkpoints(self.autoencoder) or holds_checkpoints(self.fit)
+
+    def check(self, *, resume: bool, overwrite: bool) -> None:
+        """Refuse to go on with nothing, or to drop what may be gone on with unasked."""
+        if not resume:
+            if self and not overwrite:
+                raise FileExistsError(
+                    f"a fit that was stopped has left checkpoints in {self.folder}: --resume goes "
+                    "on with it, --overwrite begins anew"
+                )
+            return
+        replaced = overwrite or not storage.is_model_folder(self.run)
+        if not replaced and not notes_of(self.run).interrupted:
+            raise FileExistsError(f"{self.run} is finished: --resume has nothing to go on with")
+        if not self:
+            raise FileNotFoundError(
+                f"no checkpoint to go on with in {self.folder}: leave out --resume to begin anew"
+            )
+
+    def remove(self) -> None:
+        """The run is written, or begins anew."""
+        for folder in (self.autoencoder, self.fit, self.folder):
+            remove_checkpoints(folder)
 
 
 def notes_of(folder: Path) -> Notes:

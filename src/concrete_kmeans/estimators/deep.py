@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
 import torch
@@ -22,7 +24,9 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from concrete_kmeans import storage
 from concrete_kmeans.augment import resolve_augment
+from concrete_kmeans.checkpoints import Checkpoints, check_folder, digest_tensors
 from concrete_kmeans.data import (
     Batches,
     Moments,
@@ -90,6 +94,7 @@ __all__ = ["ClusterCollapseWarning", "DeepClusterer", "DeepRestart", "Defaults",
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Auto: TypeAlias = Literal["auto"]
 EncoderSpec: TypeAlias = str | Sequence[int] | nn.Module | Callable[[], nn.Module]
 Scale: TypeAlias = Literal["auto", "none", "global", "standard"]
@@ -109,6 +114,8 @@ ONE_LENGTH = 0.01
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 #: Rows of which none is kept out of pretraining.
 FEW_ROWS = 50
+#: Parameters that have no part in what a fit computes: a checkpoint may be of others.
+NO_PART = ("callbacks", "checkpoint", "checkpoint_every", "verbose")
 #: Rows whose clusters are compared between checks; and steps between checks, at least.
 WATCHED_ROWS, LEAST_STEPS = 4096, 8
 
@@ -167,8 +174,9 @@ class Fit:
     """The user's labels (R, N) or centres (R, K, d)."""
     gains: list[float]
     """What the code of each restart is worth, below 1 if more than a linear one's."""
-    objective: DeepObjective | None = None
-    """Of the joint phase."""
+    widths: tuple[Tensor, Tensor] | None = None
+    """Square of sigma in Eq. 5, and variance of the code it was found for, (R,) each."""
+    checkpoints: Checkpoints | None = None
     history: list[Event] = field(default_factory=list)
     status: list[str] = field(default_factory=list)
     n_iter: list[int] = field(default_factory=list)
@@ -193,6 +201,49 @@ class Fit:
         """Of the networks as they are."""
         return Model(self.network, centers, self.scaling, sigma2, self.gains)
 
+    def once(self, part: str, work: Callable[[], T]) -> T:
+        """Result of a part of the fit; of one that a checkpoint holds, without doing it again."""
+        checkpoints = self.checkpoints
+        if checkpoints is None:
+            return work()
+        if part in checkpoints.finished:
+            return cast("T", checkpoints.finished[part])
+        try:
+            result = work()
+        except KeyboardInterrupt:  # outside the loop, which knows how to end
+            checkpoints.catch_up()
+            raise
+        if self.interrupted is None:
+            checkpoints.finish(part, result, self.state())
+        return result
+
+    def state(self) -> dict[str, Any]:
+        """All that parts of the fit change besides their results, as a copy."""
+        return {
+            "seeds": self.seeds,
+            "network": {n: t.detach().clone() for n, t in self.network.state_dict().items()},
+            "generators": [generator.get_state() for generator in self.generators],
+            "gains": list(self.gains),
+            "widths": self.widths,
+            "history": [asdict(event) for event in self.history],
+            "status": list(self.status),
+            "n_iter": list(self.n_iter),
+        }
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state` of another fit gave."""
+        own, found = self.network.state_dict(), state["network"]  # not copies
+        if {n: t.shape for n, t in own.items()} != {n: t.shape for n, t in found.items()}:
+            raise ValueError("the checkpoint is of another fit: the networks have other shapes")
+        for name, tensor in own.items():
+            tensor.copy_(found[name])
+        for generator, drawn in zip(self.generators, state["generators"], strict=True):
+            generator.set_state(drawn.cpu())
+        self.gains, self.widths = state["gains"], state["widths"]
+        self.history = [Event(**event) for event in state["history"]]
+        self.status, self.n_iter = state["status"], state["n_iter"]
+
 
 class DeepClusterer(
     ReportMixin,
@@ -211,6 +262,8 @@ class DeepClusterer(
 
     _defaults: ClassVar[Defaults]
     _kernel: ClassVar[Literal["gaussian", "student"]] = "gaussian"
+    #: Whether checkpoints stay when a fit has ended: for who has more to do before nothing is lost.
+    leaves_checkpoints: bool = False
 
     def __init__(
         self,
@@ -236,6 +289,8 @@ class DeepClusterer(
         device: str | torch.device = "auto",
         precision: Precision = "float32",
         callbacks: Sequence[Callback] | None = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: float = 5.0,
         verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -260,6 +315,8 @@ class DeepClusterer(
         self.device = device
         self.precision = precision
         self.callbacks = callbacks
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.verbose = verbose
         self.random_state = random_state
 
@@ -282,15 +339,35 @@ class DeepClusterer(
         self._check_params()
         X, source = self._open(X, reset=True)
         fit = self._prepare(source)
-        self._pretrain(fit)
-        start = self._start(fit)
+        fit.once("pretrain", lambda: self._pretrain(fit))
+        start = Start(*fit.once("start", lambda: self._start(fit)))
         centers = start.centers
         if not fit.over:
-            centers = self._joint(fit, start)
-        self._finish(X, fit, centers, self._agree(fit, centers))
+            centers = fit.once("joint", lambda: self._joint(fit, start))
+        centers, best = fit.once("choice", lambda: self._agree(fit, centers))
+        self._finish(X, fit, centers, best)
         if fit.interrupted is not None:
             raise fit.interrupted
         return self
+
+    def _open_checkpoints(self, source: Source) -> Checkpoints | None:
+        if self.checkpoint is None:
+            return None
+        checkpoints = Checkpoints(
+            Path(self.checkpoint), self.checkpoint_every, lambda: self._identity(source)
+        )
+        checkpoints.read(source.rows.device)
+        return checkpoints
+
+    def _identity(self, source: Source) -> dict[str, str]:
+        """What decides the result of a fit, as short texts."""
+        found = {"method": type(self).__name__}
+        for name, value in self.get_params(deep=False).items():
+            if name not in NO_PART:
+                found[name] = _short_text(value)
+        rows = (piece for _, _, piece in pieces(source.rows))
+        found["X"] = f"{source.feature_shape} on {source.rows.device} {digest_tensors(rows)}"
+        return found
 
     def _prepare(self, source: Source) -> Fit:
         if source.rows.shape[0] < self.n_clusters:
@@ -298,8 +375,12 @@ class DeepClusterer(
                 f"n_samples={source.rows.shape[0]} should be >= n_clusters={self.n_clusters}"
             )
         resolve_augment(self.augment, source.feature_shape)  # or its error, before any work
-        seed = seed_from(self.random_state)
-        seeds = [seed + r for r in range(self.n_init)]
+        checkpoints = self._open_checkpoints(source)
+        if checkpoints is not None and checkpoints.state:
+            seeds = checkpoints.state["seeds"]  # a fresh seed must not be drawn again
+        else:
+            seed = seed_from(self.random_state)
+            seeds = [seed + r for r in range(self.n_init)]
         device = source.rows.device
         generators = [torch.Generator(device).manual_seed(s) for s in seeds]
         gains = [1.0] * self.n_init
@@ -324,6 +405,11 @@ class DeepClusterer(
             gains,
         )
         fit.status, fit.n_iter = ["done"] * self.n_init, [0] * self.n_init
+        if checkpoints is not None:
+            if checkpoints.state:
+                fit.restore(checkpoints.state)
+            checkpoints.state = fit.state()
+            fit.checkpoints = checkpoints
         return fit
 
     def _fit_scaling(self, rows: Rows) -> Scaling:
@@ -443,13 +529,15 @@ class DeepClusterer(
         objective = self._objective(fit, start) if epochs else None
         if objective is None:
             return start.centers
-        fit.objective = objective
         self._train(fit, objective, "joint", epochs, self._rate(), self._watch(fit, objective))
         return objective.centers.detach()
 
-    def _agree(self, fit: Fit, centers: Tensor) -> int | None:  # noqa: ARG002
-        """Bring one restart to what all say, and name it; None to keep them as they are."""
-        return None
+    def _agree(self, fit: Fit, centers: Tensor) -> tuple[Tensor, int | None]:  # noqa: ARG002
+        """Bring one restart to what all say; return the centres, and which it is.
+
+        None to keep them as they are.
+        """
+        return centers, None
 
     def _objective(self, fit: Fit, start: Start) -> DeepObjective | None:  # noqa: ARG002
         """What the joint phase minimises; None for a method without one."""
@@ -508,6 +596,7 @@ class DeepClusterer(
                     monitor=monitor,
                     callbacks=callbacks,
                     restarts=restarts,
+                    checkpoints=fit.checkpoints,
                 )
             except Interrupted as interrupted:
                 fit.interrupted, outcome = interrupted, interrupted.outcome
@@ -562,6 +651,9 @@ class DeepClusterer(
         self.inertia_ = float(nearest.double().sum())
         self.n_iter_ = fit.n_iter[best]
         self.history_ = fit.history
+        ended = fit.interrupted is None and not self.leaves_checkpoints
+        if fit.checkpoints is not None and ended:
+            fit.checkpoints.remove()
         self._report_troubles(fit, own)
 
     def _sigma2(self, fit: Fit, centers: Tensor) -> Tensor:
@@ -707,6 +799,13 @@ class DeepClusterer(
         check_seed(self.random_state)
         verbose = self.verbose
         check_whole("verbose", int(verbose) if isinstance(verbose, bool) else verbose)
+        if not isinstance(self.checkpoint, str | Path | None):
+            raise TypeError(
+                f"checkpoint must be the path of a folder or None, got {self.checkpoint!r}"
+            )
+        if self.checkpoint is not None:
+            check_folder(Path(self.checkpoint))
+        check_positive("checkpoint_every", self.checkpoint_every)
         callbacks = () if self.callbacks is None else self.callbacks
         if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
             raise TypeError(
@@ -866,6 +965,19 @@ def _numbers(init: Any) -> Tensor:
             f"init must be one of {', '.join(map(repr, INITS))}, labels or centers, got {init!r}"
         )
     return torch.from_numpy(given.astype(np.float64 if given.dtype.kind == "f" else np.int64))
+
+
+def _short_text(value: Any) -> str:
+    """Of a parameter: the same for the same value, and hardly ever for another."""
+    if isinstance(value, DeepClusterer):
+        networks = value.model_.network.state_dict()
+        return f"{type(value).__name__} {digest_tensors(networks.values())}"
+    tensors: dict[str, Tensor] = {}
+    try:
+        text = json.dumps(storage.encode(value, tensors, ""))
+    except TypeError:  # a module, a function: only the name tells them apart in another process
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+    return f"{text} {digest_tensors(tensors.values())}" if tensors else text
 
 
 def _checked(X: Tensor) -> Tensor:

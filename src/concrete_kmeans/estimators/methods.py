@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -126,6 +127,15 @@ class DeepConcreteKMeans(DeepClusterer):
     callbacks : list of callables, optional
         Called with a :class:`concrete_kmeans.training.Event` about once an epoch (in the joint
         phase of DEC and IDEC every 140 steps); one that returns True ends the phase.
+    checkpoint : str or Path, optional
+        Folder for checkpoints, of one fit at a time. A fit that was stopped goes on from it when
+        ``fit`` is called with the same parameters and rows, and ends with the weights of one that
+        was not: bit for bit on the same machine. Ctrl-C and SIGTERM write one more and raise
+        :class:`concrete_kmeans.training.Interrupted`; what is trained so far can be used. A
+        checkpoint of other parameters or rows is refused; those of a fit that has ended are
+        removed. Callbacks are told only of what is still to come.
+    checkpoint_every : float, default=5.0
+        Minutes between two checkpoints: what a fit that is killed loses at most.
     verbose : int, default=0
         Above 0, a progress bar on a terminal.
     random_state : int, RandomState or None, default=None
@@ -215,6 +225,8 @@ class DeepConcreteKMeans(DeepClusterer):
         device: str | torch.device = "auto",
         precision: Precision = "float32",
         callbacks: Sequence[Callback] | None = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: float = 5.0,
         verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -240,6 +252,8 @@ class DeepConcreteKMeans(DeepClusterer):
             device=device,
             precision=precision,
             callbacks=callbacks,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
             verbose=verbose,
             random_state=random_state,
         )
@@ -264,13 +278,15 @@ class DeepConcreteKMeans(DeepClusterer):
 
     def _objective(self, fit: Fit, start: Start) -> DeepObjective:
         if not all(start.nearest):
-            start = self._warm_up(fit, start)
-        return self._concrete(fit, start, held=None)
+            start = Start(*fit.once("warm-up", lambda: self._warm_up(fit, start)))
+        objective = self._concrete(fit, start, held=None)
+        fit.widths = objective.sigma.square(), objective.scales.spread
+        return objective
 
-    def _agree(self, fit: Fit, centers: Tensor) -> int | None:
+    def _agree(self, fit: Fit, centers: Tensor) -> tuple[Tensor, int | None]:
         sound = [r for r, failed in enumerate(fit.failed) if not failed]
         if self.choose == "agreement" or fit.over or len(sound) < 3:
-            return None
+            return centers, None
         labels, _ = fit.model(centers, torch.ones_like(centers[:, 0, 0])).assign(fit.rows)
         shared = consensus(labels[sound], self.n_clusters, fit.generators[sound[0]])  # (N,)
         host = shared.cpu().numpy()
@@ -291,9 +307,10 @@ class DeepConcreteKMeans(DeepClusterer):
         every, own = fit.network.state_dict(), network.state_dict()  # not copies
         for name, state in every.items():
             state[best] = own[name][0]
+        centers = centers.clone()
         centers[best] = start.centers[0]
         fit.n_iter[best], fit.interrupted = one.n_iter[0], one.interrupted
-        return best
+        return centers, best
 
     def _warm_up(self, fit: Fit, start: Start) -> Start:
         """Teach networks a partition whose nearest centres are not its own."""
@@ -347,13 +364,12 @@ class DeepConcreteKMeans(DeepClusterer):
 
     def _sigma2(self, fit: Fit, centers: Tensor) -> Tensor:
         """Sigma of Eq. 5 as training had it, in the units of the code as it is now."""
-        objective = fit.objective
-        if not isinstance(objective, Concrete):  # no joint phase
+        if fit.widths is None:  # no joint phase
             return super()._sigma2(fit, centers)
-        sigma2 = objective.sigma.square()
+        sigma2, spread = fit.widths
         if self.objective == "scaled":
             codes = fit.model(centers, sigma2).codes(fit.rows)
-            sigma2 = sigma2 * codes.var(1, correction=0).sum(-1) / objective.scales.spread
+            sigma2 = sigma2 * codes.var(1, correction=0).sum(-1) / spread
         return sigma2.clamp_min(torch.finfo(sigma2.dtype).tiny)
 
 
