@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,8 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.stats import entropy
-from sklearn.metrics import silhouette_score
 
 from concrete_kmeans import estimators, metrics, readers, storage
 from concrete_kmeans.choosing import choose_k
@@ -23,14 +20,17 @@ from concrete_kmeans.estimators.deep import choose_scale
 from concrete_kmeans.estimators.saving import save
 from concrete_kmeans.readers import Data, Options
 from concrete_kmeans.report import KCurve
-from concrete_kmeans.report.collecting import embed
+from concrete_kmeans.report.collecting import (
+    SILHOUETTE_ROWS,
+    embed,
+    label_free,
+    silhouette,
+)
 from concrete_kmeans.report.projection import evenly
 from concrete_kmeans.training import Callback, Interrupted
 
 __all__ = ["METHODS", "PRESETS", "Fitted", "Request", "run"]
 
-#: Rows whose silhouette is computed.
-SILHOUETTE_ROWS = 2000
 #: What may be set of the deep methods; AE+KM has no joint phase, and so no epochs of it.
 DEEP = (
     "encoder",
@@ -286,17 +286,11 @@ def _known_labels(data: Data) -> tuple[list[str], npt.NDArray[np.bool_]] | None:
 
 
 def _label_free(estimator: Any, rows: Any, labels: npt.NDArray[Any]) -> dict[str, float]:
-    """Scores that need no labels; those that cannot be computed are left out."""
-    sizes = np.bincount(labels)
-    scores = {"inertia": float(estimator.inertia_), "effective_clusters": np.exp(entropy(sizes))}
+    """Scores that need no labels; the silhouette embeds no more rows than it looks at."""
     some = evenly(len(labels), SILHOUETTE_ROWS)
-    if 2 <= len(np.unique(labels[some])) < len(some):
-        codes, _ = embed(estimator, rows.iloc[some] if hasattr(rows, "iloc") else rows[some])
-        scores["silhouette"] = silhouette_score(codes, labels[some])
-    if hasattr(estimator, "best_restart_"):
-        best = estimator.restarts_[estimator.best_restart_]
-        scores |= {"agreement": best.agreement, "reconstruction": best.reconstruction}
-    return {name: float(value) for name, value in scores.items() if math.isfinite(value)}
+    codes, _ = embed(estimator, rows.iloc[some] if hasattr(rows, "iloc") else rows[some])
+    scores = label_free(estimator, labels, float(estimator.inertia_))
+    return scores | silhouette(codes, labels[some])
 
 
 def _plain(curve: KCurve) -> dict[str, Any]:

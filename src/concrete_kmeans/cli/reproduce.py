@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from concrete_kmeans.cli.common import INTERRUPTED, Debug, app, checked, progress, say
+from concrete_kmeans.cli.common import INTERRUPTED, AsJson, Debug, app, checked, progress, say
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 reproduce = typer.Typer(no_args_is_help=True, help="Compute a table of the paper again.")
 app.add_typer(reproduce, name="reproduce")
@@ -36,7 +39,6 @@ PrecisionOption = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Compute finished cells again.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON, not as a table.")]
 
 
 @contextmanager
@@ -48,6 +50,16 @@ def _kept_when_interrupted() -> Iterator[None]:
         kept = "what is finished is kept, and the same command goes on from there"
         typer.echo(f"ckm: interrupted; {kept}", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _tell(as_json: bool, record: dict[str, Any], table: Table, *sentences: str) -> None:
+    """The results for machines, or as a table with sentences under it."""
+    from concrete_kmeans.experiments import results
+
+    if as_json:
+        typer.echo(results.to_json(record), nl=False)
+    else:
+        say(table, *sentences)
 
 
 @reproduce.command()
@@ -67,7 +79,6 @@ def table1(
     the same command goes on where it stopped.
     """
     from concrete_kmeans.data import resolve_device
-    from concrete_kmeans.experiments import results
     from concrete_kmeans.experiments import table1 as experiment
 
     names = experiment.DATASETS
@@ -85,11 +96,13 @@ def table1(
             force=force,
             advance=advance,
         )
-    if as_json:
-        typer.echo(results.to_json(record), nl=False)
-    else:
-        written = f"Written: {out / 'table1.json'}, table1.md and table1.tex"
-        say(experiment.to_table(record), *experiment.verdict(record), written)
+    _tell(
+        as_json,
+        record,
+        experiment.to_table(record),
+        *experiment.verdict(record),
+        f"Written: {out / 'table1.json'}, table1.md and table1.tex",
+    )
 
 
 @reproduce.command()
@@ -118,7 +131,7 @@ def table2(
     finished stays: after an interruption the same command goes on where it stopped.
     """
     from concrete_kmeans.data import resolve_device
-    from concrete_kmeans.experiments import cells, config, results, table2_report
+    from concrete_kmeans.experiments import cells, config, table2_report
     from concrete_kmeans.experiments import table2 as experiment
 
     known = config.table2()
@@ -143,11 +156,13 @@ def table2(
             force=force,
             advance=advance,
         )
-    if as_json:
-        typer.echo(results.to_json(record), nl=False)
-    else:
-        written = f"Written: {out / 'table2.json'}, table2.md, table2.tex and table2.svg"
-        say(table2_report.to_table(record), *table2_report.verdict(record), written)
+    _tell(
+        as_json,
+        record,
+        table2_report.to_table(record),
+        *table2_report.verdict(record),
+        f"Written: {out / 'table2.json'}, table2.md, table2.tex and table2.svg",
+    )
 
 
 @reproduce.command()
@@ -168,7 +183,7 @@ def runtime(
     Writes runtime.json and runtime.md. Without a GPU all 70,000 rows take hours: see --rows.
     """
     from concrete_kmeans.data import resolve_device
-    from concrete_kmeans.experiments import config, results, table2
+    from concrete_kmeans.experiments import config, table2
     from concrete_kmeans.experiments import runtime as experiment
 
     place = checked("--device", lambda: resolve_device(device, None))
@@ -184,7 +199,9 @@ def runtime(
             precision=chosen,
             advance=advance,
         )
-    if as_json:
-        typer.echo(results.to_json(record), nl=False)
-    else:
-        say(experiment.to_table(record), f"Written: {out / 'runtime.json'} and runtime.md")
+    _tell(
+        as_json,
+        record,
+        experiment.to_table(record),
+        f"Written: {out / 'runtime.json'} and runtime.md",
+    )

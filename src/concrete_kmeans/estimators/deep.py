@@ -108,8 +108,9 @@ PRETRAIN_EPOCHS, LEAST_TRAINING_STEPS = 50, 150
 #: ``scale="auto"``: part of the features that carry the variance under which each gets a factor of
 #: its own; and part that has one minimum from which they are taken for pixels or counts.
 FEW_FEATURES, SHARED_MINIMUM = 0.2, 0.9
-#: ``normalize="auto"``: rows have one length if theirs differ by less than this part of it.
-ONE_LENGTH = 0.01
+#: ``normalize="auto"``: rows have one length if theirs, of so many rows, differ by less than this
+#: part of it.
+LENGTHS, ONE_LENGTH = 1000, 0.01
 #: Types that hold no NaN, and are read as they are.
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 #: Rows of which none is kept out of pretraining.
@@ -422,7 +423,9 @@ class DeepClusterer(
         """Whether codes are scaled to unit length before they are compared."""
         if self.normalize != "auto":
             return bool(self.normalize)
-        return self._method_defaults().normalize and have_one_length(rows[evenly(rows, MAX_ROWS)])
+        if not self._method_defaults().normalize:
+            return False
+        return have_one_length(rows[evenly(rows, LENGTHS)])  # dense, whatever the rows are
 
     def _build(self, rows: Rows, feature_shape: tuple[int, ...], seeds: list[int]) -> Autoencoder:
         encoder = (

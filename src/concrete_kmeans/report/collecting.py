@@ -33,7 +33,7 @@ from concrete_kmeans.report.contents import (
 )
 from concrete_kmeans.report.describing import scores_of_known
 
-__all__ = ["collect", "embed"]
+__all__ = ["collect", "embed", "label_free", "silhouette"]
 
 #: Rows whose silhouette is computed.
 SILHOUETTE_ROWS = 2000
@@ -97,7 +97,7 @@ def collect(
     if items is None and X is not None:
         items = _items_of(estimator, X, shape)
     seen: dict[str, Any] = {}
-    figures: dict[str, float | str] = {}
+    figures: dict[str, float] = {}
     trained_on = X is None or np.array_equal(labels, _host(estimator.labels_))
     inertia = float(estimator.inertia_)
     if X is not None:
@@ -107,16 +107,16 @@ def collect(
             "map_caption": projection.caption(*codes.shape, coded=hasattr(estimator, "model_")),
             **_distance_and_doubt(distances, labels),
         }
-        figures |= _silhouette(codes, labels)
+        figures |= silhouette(codes, labels)
         if not trained_on:
             inertia = float(np.square(seen["distance"], dtype=np.float64).sum())
-    figures |= _figures(estimator, labels, inertia)
+    figures |= label_free(estimator, labels, inertia)
     return ReportData(
         title=title or f"{_counted(len(labels), 'row')} in {_counted(K, 'cluster')}",
         subtitle=_subtitle(estimator),
         labels=labels,
         n_clusters=K,
-        figures=figures,
+        figures={name.replace("_", " ").capitalize(): value for name, value in figures.items()},
         classes=None if classes is None else _host(classes),
         items=items,
         ids=ids,
@@ -153,28 +153,23 @@ def _distance_and_doubt(
     return {"distance": own, "doubt": ratio.clip(0, 1)}
 
 
-def _silhouette(codes: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> dict[str, float]:
+def silhouette(codes: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> dict[str, float]:
+    """Of some of the rows, evenly spread; nothing where it is not defined."""
     some = projection.evenly(len(codes), SILHOUETTE_ROWS)
     if not 2 <= len(np.unique(labels[some])) < len(some):
         return {}
-    return {"Silhouette": float(silhouette_score(codes[some], labels[some]))}
+    return {"silhouette": float(silhouette_score(codes[some], labels[some]))}
 
 
-def _figures(
-    estimator: Any, labels: npt.NDArray[np.int64], inertia: float
-) -> dict[str, float | str]:
+def label_free(estimator: Any, labels: npt.NDArray[np.int64], inertia: float) -> dict[str, float]:
+    """Figures of a fit that need no classes; those that are not numbers are left out."""
     sizes = np.bincount(labels, minlength=len(estimator.cluster_centers_))
-    figures: dict[str, float | str] = {"Effective clusters": float(np.exp(entropy(sizes)))}
+    figures = {"effective_clusters": float(np.exp(entropy(sizes)))}
     if hasattr(estimator, "best_restart_"):
         best = estimator.restarts_[estimator.best_restart_]
-        figures["Agreement"] = best.agreement
-        figures["Reconstruction"] = best.reconstruction
-    figures["Inertia"] = inertia
-    return {name: value for name, value in figures.items() if not _missing(value)}
-
-
-def _missing(value: float | str) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+        figures |= {"agreement": best.agreement, "reconstruction": best.reconstruction}
+    figures["inertia"] = inertia
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
 def _restarts(estimator: Any, X: Any, classes: Any) -> dict[str, Any]:
