@@ -261,8 +261,8 @@ class TestBuiltIn:
                 *(m for w in [(36, 8), (8, 3)] for m in (nn.Linear(*w), nn.ReLU()))
             )[:-1].double()
             for i in (0, 2):
-                plain[i].weight.data = stack.encoder[i].weight[r].T
-                plain[i].bias.data = stack.encoder[i].bias[r, 0]
+                plain[i].weight.data = stack.encoder[i // 2].weight[r].T
+                plain[i].bias.data = stack.encoder[i // 2].bias[r, 0]
             torch.testing.assert_close(stack.encode(rows)[r], plain(rows[r]))
 
     @given(
@@ -275,10 +275,28 @@ class TestBuiltIn:
         stack = build_autoencoder(widths, "auto", (n_features,), seeds=[seed, 0])
         layers = [m for m in stack.modules() if isinstance(m, StackedLinear)]
         ends = [n_features, *widths, *widths[-2::-1], n_features]
-        assert [tuple(m.weight.shape[1:]) for m in layers] == list(pairwise(ends))
-        for layer in layers:
-            assert layer.weight.abs().max() <= math.sqrt(6 / sum(layer.weight.shape[1:])) * 1.0001
+        for layer, (n_in, n_out) in zip(layers, pairwise(ends), strict=True):
+            drawn = layer.weight[:, :n_in, :n_out]
+            assert 0 < drawn.abs().max() <= math.sqrt(6 / (n_in + n_out)) * 1.0001
+            assert drawn.count_nonzero() == layer.weight.count_nonzero()
             assert not layer.bias.any()
+
+    def test_hidden_layers_are_multiples_of_8_units_and_what_is_added_stays_zero(self):
+        stack = build_autoencoder((13, 5, 2), "auto", (6,), seeds=[0, 1])
+        shapes = [tuple(m.weight.shape[1:]) for m in (*stack.encoder, *stack.decoder)]
+        assert shapes == [(6, 16), (16, 8), (8, 2), (2, 8), (8, 16), (16, 6)]
+        rows = torch.randn(2, 30, 6, generator=torch.Generator().manual_seed(0))
+        optimizer = torch.optim.Adam(stack.parameters(), lr=0.01)
+        for _ in range(20):
+            optimizer.zero_grad()
+            (stack(rows) - rows).square().mean().backward()
+            optimizer.step()
+        first, second = stack.encoder[:2]
+        assert first.weight[..., :13].all()
+        assert not first.weight[..., 13:].any()
+        assert not first.bias[..., 13:].any()
+        assert not second.weight[:, 13:].any()
+        assert not second.weight[..., 5:].any()
 
     def test_glorot_spreads_over_its_range(self):
         for kind in ("widths", "conv"):
@@ -680,6 +698,56 @@ class TestErrors:
     def test_stacked_linear(self):
         with pytest.raises(ValueError, match=r"\(R, in, out\) and \(R, 1, out\)"):
             StackedLinear(torch.zeros(2, 3, 4), torch.zeros(2, 4))
+
+
+class TestStackedLinear:
+    @pytest.mark.parametrize("relu", [False, True])
+    @pytest.mark.parametrize("shared", [False, True])
+    def test_gradients_are_those_of_autograd(self, relu, shared):
+        generator = torch.Generator().manual_seed(0)
+
+        def drawn(*shape):
+            return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+        layer = StackedLinear(drawn(3, 5, 4), drawn(3, 1, 4), relu=relu)
+        rows = drawn(*(() if shared else (3,)), 7, 5).requires_grad_()
+        upstream = drawn(3, 7, 4)
+        inputs = [rows, layer.weight, layer.bias]
+        got = torch.autograd.grad((layer(rows) * upstream).sum(), inputs)
+        plain = rows @ layer.weight + layer.bias
+        plain = plain.relu() if relu else plain
+        expected = torch.autograd.grad((plain * upstream).sum(), inputs)
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+    def test_the_forward_pass_is_the_same_without_gradients(self):
+        layer = StackedLinear(torch.randn(2, 5, 4), torch.randn(2, 1, 4), relu=True)
+        rows = torch.randn(2, 7, 5)
+        with torch.no_grad():
+            assert torch.equal(layer(rows), layer(rows))
+            expected = layer(rows)
+        assert torch.equal(layer(rows).detach(), expected)
+
+    def test_bfloat16_products_give_float32_gradients(self):
+        generator = torch.Generator().manual_seed(0)
+        layer = StackedLinear(
+            *(torch.randn(s, generator=generator) for s in ((2, 64, 8), (2, 1, 8)))
+        )
+        rows = torch.randn(2, 100, 64, generator=generator)
+        expected = torch.autograd.grad(layer(rows).square().sum(), list(layer.parameters()))
+        with torch.autocast("cpu", torch.bfloat16):
+            out = layer(rows)
+        assert out.dtype == torch.bfloat16
+        got = torch.autograd.grad(out.float().square().sum(), list(layer.parameters()))
+        for own, exact in zip(got, expected, strict=True):
+            assert own.dtype == torch.float32
+            assert (own - exact).norm() < 0.02 * exact.norm()
+
+    def test_no_second_derivative(self):
+        layer = StackedLinear(torch.ones(1, 2, 1), torch.zeros(1, 1, 1))
+        rows = torch.ones(1, 3, 2, requires_grad=True)
+        (first,) = torch.autograd.grad(layer(rows).square().sum(), rows, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            first.sum().backward()
 
     def test_stacked_module(self):
         with pytest.raises(ValueError, match="stacking must be"):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import NotFittedError
 from torch import nn
@@ -332,8 +333,21 @@ class TestDamage:
         deep(encoder=(9, 2), n_init=2).save(tmp_path / "other")
         shutil.copy(tmp_path / "other" / "model.safetensors", folder)
         self.change(folder, sha256=self.sums(folder))
-        with pytest.raises(ValueError, match=r"tensor decoder.0.bias is float32\[2, 1, 9\], but"):
+        with pytest.raises(ValueError, match=r"tensor decoder.0.bias is float32\[2, 1, 16\], but"):
             load(folder)
+
+    def test_weights_from_before_hidden_layers_were_multiples_of_8_units(self, tmp_path):
+        saved = deep(encoder=(5, 2))
+        saved.save(tmp_path / "m")
+        path = tmp_path / "m" / "model.safetensors"
+        tensors = load_file(path)
+        for name, tensor in tensors.items():
+            cut = [slice(5) if n == 8 else slice(None) for n in tensor.shape]
+            tensors[name] = tensor[tuple(cut)].contiguous()
+        assert tensors["network.encoder.0.weight"].shape == (1, 6, 5)
+        save_file(tensors, path)
+        self.change(tmp_path / "m", sha256=self.sums(tmp_path / "m"))
+        np.testing.assert_array_equal(load(tmp_path / "m").transform(X), saved.transform(X))
 
     def test_shallow_with_other_centers(self, tmp_path):
         ConcreteKMeans(3).fit(X).save(tmp_path / "m")

@@ -514,8 +514,9 @@ class TestPrecision:
             matmul.allow_tf32 = cudnn.allow_tf32 = allowed
             objective = Watched()
             on_device = [b._replace(rows=b.rows.float().cuda()) for b in batches(2)]
+            settings = Settings(2, lambda _: 0.1, precision=precision)
             with pytest.raises(Interrupted):  # an exception must not leave them changed, either
-                train(objective, on_device, Settings(2, lambda _: 0.1, precision=precision), [])
+                train(objective, on_device, settings, generators())
             assert objective.flags == (precision == "tf32",) * 2
             assert (matmul.allow_tf32, cudnn.allow_tf32) == (allowed, allowed)
         finally:

@@ -600,7 +600,7 @@ class Scaling:
         if self.kind == "none":
             return rows
         high, low, factor = self._like(rows)
-        return (rows - high - low) * factor
+        return (rows - high - low).mul_(factor)
 
     def inverse(self, rows: Tensor) -> Tensor:
         """Undo the scaling of rows (..., D): centres, say."""

@@ -7,17 +7,19 @@ flat, ``(R, B, D)``, or ``(B, D)`` when all restarts see the same batch.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import numbers
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
@@ -134,13 +136,56 @@ def default_widths(n_features: int, n_rows: int | None = None) -> tuple[int, ...
     return (*(min(width, max(rows, 50)) for width in HIDDEN), min(CODE_SIZE, n_features))
 
 
+class _Affine(torch.autograd.Function):
+    """``rows @ weight + bias``, and ReLU of it; what autograd would do, in fewer passes.
+
+    In the dtype of autocast, if it is on; the gradient of the weights is float32 all the same.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+        rows, weight, bias = (t.to(_dtype_of(weight)) for t in (rows, weight, bias))
+        out = torch.baddbmm(bias, rows, weight)
+        if relu:
+            out.relu_()
+        ctx.save_for_backward(rows, weight, out if relu else None)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        rows, weight, out = ctx.saved_tensors
+        if out is not None:
+            gradient = torch.ops.aten.threshold_backward(gradient, out, 0)
+        to_rows = torch.bmm(gradient, weight.mT) if ctx.needs_input_grad[0] else None
+        to_weight = _product_float32(rows.mT, gradient)
+        to_bias = gradient.sum(1, keepdim=True, dtype=to_weight.dtype)
+        return to_rows, to_weight, to_bias, None
+
+
+def _dtype_of(weight: Tensor) -> torch.dtype:
+    """What products with these weights are computed in."""
+    kind = weight.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+
+
+def _product_float32(a: Tensor, b: Tensor) -> Tensor:
+    """Batched product, float32 at least."""
+    if a.dtype != torch.bfloat16:
+        return torch.bmm(a, b)
+    if a.device.type == "cuda":
+        return torch.bmm(a, b, out_dtype=torch.float32)
+    return torch.bmm(a, b).float()
+
+
 class StackedLinear(nn.Module):
-    """R linear layers side by side.
+    """R linear layers side by side, each with a ReLU behind it if asked for.
 
     Parameters
     ----------
     weight : Tensor of shape (R, in, out)
     bias : Tensor of shape (R, 1, out)
+    relu : bool, default=False
 
     Examples
     --------
@@ -149,23 +194,29 @@ class StackedLinear(nn.Module):
     torch.Size([2, 4, 1])
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, *, relu: bool = False) -> None:
         super().__init__()
         if weight.ndim != 3 or bias.shape != (len(weight), 1, weight.shape[2]):
             raise ValueError(
                 f"weight and bias must be (R, in, out) and (R, 1, out), "
                 f"got {tuple(weight.shape)} and {tuple(bias.shape)}"
             )
-        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+        self.weight, self.bias, self.relu = nn.Parameter(weight), nn.Parameter(bias), relu
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map (R, B, in), or (B, in) shared by all, to (R, B, out)."""
         # An expanded batch is not copied: the product runs on it with a stride of zero.
-        return torch.baddbmm(self.bias, rows.expand(len(self.weight), -1, -1), self.weight)
+        rows = rows.expand(len(self.weight), -1, -1)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            out = _Affine.apply(rows, self.weight, self.bias, self.relu)  # type: ignore[no-untyped-call]
+            return cast("Tensor", out)
+        out = torch.baddbmm(self.bias, rows, self.weight)
+        return out.relu_() if self.relu else out
 
     def extra_repr(self) -> str:
         """One line for ``repr``."""
-        return "n_restarts={}, in_features={}, out_features={}".format(*self.weight.shape)
+        shape = "n_restarts={}, in_features={}, out_features={}".format(*self.weight.shape)
+        return f"{shape}, relu={self.relu}"
 
 
 class _ResidualEncoder(nn.Module):
@@ -637,13 +688,21 @@ class _Site:
         return _ResidualDecoder(StackedLinear(components.mT.contiguous(), mean), network)
 
     def mlp(self, widths: Sequence[int], *, zero_end: bool = False) -> nn.Sequential:
-        layers: list[nn.Module] = []
-        for n_in, n_out in pairwise(widths):
-            weight, bias = self.glorot(n_in, n_out), self.same(torch.zeros(1, n_out))
-            if zero_end and len(layers) == 2 * (len(widths) - 2):
-                weight.zero_()
-            layers += [StackedLinear(weight, bias), nn.ReLU(inplace=True)]
-        return nn.Sequential(*layers[:-1])
+        padded = [widths[0], *(_aligned(width) for width in widths[1:-1]), widths[-1]]
+        layers: dict[str, nn.Module] = {}
+        for i, ((n_in, n_out), shape) in enumerate(
+            zip(pairwise(widths), pairwise(padded), strict=True)
+        ):
+            last = i == len(widths) - 2
+            weight = torch.zeros(len(self.seeds), *shape, dtype=self.dtype, device=self.device)
+            drawn = self.glorot(
+                n_in, n_out
+            )  # the last layer's as well: the next draws stay as they are
+            if not (last and zero_end):
+                weight[:, :n_in, :n_out] = drawn
+            bias = self.same(torch.zeros(1, shape[1]))
+            layers[str(2 * i)] = StackedLinear(weight, bias, relu=not last)  # ReLUs count as well
+        return nn.Sequential(OrderedDict(layers))
 
     def drawn(self, name: str, template: nn.Module, row_shape: tuple[int, ...]) -> StackedModule:
         """A built-in template with weights of each restart's own."""
@@ -816,6 +875,16 @@ def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
+def _aligned(width: int) -> int:
+    """Units to compute for a hidden layer, a multiple of 8; those beyond ``width`` are zero.
+
+    On an H200 the products of 500-500-2000-10 in bfloat16 take twice as long as those of 504: rows
+    that do not begin at multiples of 16 bytes are read by slower kernels. A unit whose weights are
+    all zero gives zero, gets no gradient and stays zero.
+    """
+    return -(-width // 8) * 8
+
+
 def _without_values(module: nn.Module) -> nn.Module:
     """A copy whose parameters and buffers are on the meta device; tied ones stay tied."""
     memo: dict[int, Any] = {}  # deepcopy takes what its memo holds in place of a copy
@@ -835,7 +904,7 @@ def _draws_in_training(module: nn.Module) -> bool:
     return drawing or bool(getattr(module, "draws_in_training", False))
 
 
-@contextmanager
+@contextlib.contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's generators of the CPU and of ``device``, and put them back at the end."""
     cuda = [device] if device.type == "cuda" else []

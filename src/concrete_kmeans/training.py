@@ -15,6 +15,7 @@ from torch import Tensor
 from concrete_kmeans.checkpoints import Checkpoints, Stopped
 from concrete_kmeans.data import Batch, Batches, Place
 from concrete_kmeans.objectives.base import Objective, Verdict
+from concrete_kmeans.streams import Side
 
 __all__ = [
     "Annealed",
@@ -244,15 +245,18 @@ class _Step:
             else TorchOptimizer(settings.optimizer, objective)
         )
         self.device = objective.parameters()[0].device
+        self.side = Side(self.device)
         self.names: list[str] = []
 
     def __call__(self, batch: Batch, temperature: float | Tensor, rate: float | Tensor) -> Tensor:
         """Take it; return the parts of the loss, (P, R)."""
         objective, settings = self.objective, self.settings
         self.optimizer.zero_grad()
-        with _autocast(settings.precision, self.device):
-            parts = objective.loss(batch, temperature, self.generators)
-        parts["loss"].sum().backward()  # type: ignore[no-untyped-call]  # restarts share no parameter: the sum keeps them apart
+        with self.side.open():
+            with _autocast(settings.precision, self.device):
+                parts = objective.loss(batch, temperature, self.generators)
+            # restarts share no parameter: the sum keeps them apart
+            parts["loss"].sum().backward()  # type: ignore[no-untyped-call]
         if settings.clip is not None:
             _clip(objective.parameters(), settings.clip)
         self.optimizer.step(rate)

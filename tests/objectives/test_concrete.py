@@ -222,10 +222,10 @@ def test_a_smaller_code_lowers_the_printed_loss_and_not_the_scaled_one(problem):
     """The failure that the scaled form is for: the gradient along the scale of the code."""
     slopes = {}
     for form in ("paper", "scaled"):
-        problem.network.encoder[2].weight.grad = None
+        problem.network.encoder[-1].weight.grad = None
         objective = concrete(problem, form=form)
         objective.loss(problem.batch, 1.0, problem.generators())["clustering"].sum().backward()
-        last = problem.network.encoder[2]
+        last = problem.network.encoder[-1]
         moved = [(last.weight, last.weight.grad), (last.bias, last.bias.grad)]
         moved += [(objective.centers, objective.centers.grad)]
         slopes[form] = sum((p * g).sum().item() for p, g in moved)

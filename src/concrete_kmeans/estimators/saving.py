@@ -341,6 +341,9 @@ def _network(
         raise _MisfitError(CONFIG, f"the network cannot be built: {error}") from error
     network = one.select([0] * len(centers)).eval()
     own = {n.removeprefix(NETWORK): t for n, t in tensors.items() if n.startswith(NETWORK)}
+    for name, tensor in network.state_dict().items():
+        if name in own and modules.get(name.split(".")[0]) is None:
+            own[name] = _aligned(own[name], tensor)
     found, wanted = _shapes(own), _shapes(network.state_dict())
     if found != wanted:
         name = min(name for name in {**found, **wanted} if found.get(name) != wanted.get(name))
@@ -353,6 +356,17 @@ def _network(
         )
     network.load_state_dict(own)
     return network
+
+
+def _aligned(tensor: Tensor, wanted: Tensor) -> Tensor:
+    """Weights of a folder from before hidden layers were filled up to multiples of 8 units."""
+    if tensor.ndim != wanted.ndim:
+        return tensor
+    missing = [w - n for n, w in zip(tensor.shape, wanted.shape, strict=True)]
+    if not any(missing) or not all(0 <= m < 8 for m in missing):
+        return tensor
+    ends = [side for m in reversed(missing) for side in (0, m)]
+    return nn.functional.pad(tensor, ends)
 
 
 def _part(name: str, said: Any, module: nn.Module | Any | None) -> Any:

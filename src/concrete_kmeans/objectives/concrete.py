@@ -13,6 +13,7 @@ from concrete_kmeans.augment import Augment
 from concrete_kmeans.data import Batch
 from concrete_kmeans.networks import Autoencoder
 from concrete_kmeans.objectives.deep import DeepObjective
+from concrete_kmeans.streams import aside, join
 
 __all__ = ["Concrete", "Form", "Scales"]
 
@@ -81,7 +82,8 @@ class Concrete(DeepObjective):
         """Eq. 8, a mean over the batch."""
         rows = self.view(batch, generators)
         codes = self.network.encode(rows)
-        reconstruction = self.reconstruction(rows, codes)
+        with aside(rows, codes):  # the decoder's products hide the small kernels of an assignment
+            reconstruction = self.reconstruction(rows, codes)
         codes = clean = self.network.points(codes)
         if rows is not batch.rows:  # an augmented row belongs where the row itself belongs
             clean = self.network.points(self.network.encode(batch.rows))
@@ -101,12 +103,17 @@ class Concrete(DeepObjective):
                 )  # Eq. 7
             else:
                 clustering = F.loss_from_distances(distances, assignment, "mean")
-        loss = reconstruction + self.weight * clustering  # Eq. 8
-        parts = {"reconstruction": reconstruction, "clustering": clustering}
+        parts = {"clustering": clustering}
+        weighted = self.weight * clustering
         if self.balance:
             parts["balance"] = self._balance(log_probs)
-            loss = loss + self.weight * self.balance * self.scales.within * parts["balance"]
-        return {"loss": loss, **parts}
+            weighted = weighted + self.weight * self.balance * self.scales.within * parts["balance"]
+        join()
+        return {
+            "loss": reconstruction + weighted,
+            "reconstruction": reconstruction,
+            **parts,
+        }  # Eq. 8
 
     def distances(self, codes: Tensor) -> Tensor:
         """Squared distances (R, B, K) to the centres, as if the code had its first spread."""
