@@ -60,8 +60,9 @@ VECTORS = (1.25, 1.5, 1.75, 2.0)
 #: draws of k-means are asked then. The code of 20 Newsgroups keeps 0.87; of digits, USPS, MNIST,
 #: pendigits, satimage, segment 0.95 and more, of vowel 0.91.
 LEAST_KEPT = 0.89
-#: Draws of k-means in their consensus.
-N_DRAWS = 30
+#: Draws of k-means in their consensus. On 20 Newsgroups 15 restarts agree with one another to an
+#: ARI of 0.475 with 30 of them, and 0.493 with 100.
+N_DRAWS = 100
 #: Numbers in the covariances of a mixture of spectral vectors, at most; of more, k-means only.
 MAX_MIXTURE = 2**17
 #: Weight of k-means on the rows in the consensus, beside one for each of the others. More of it
