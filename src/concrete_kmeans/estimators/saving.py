@@ -21,6 +21,7 @@ from concrete_kmeans.model import Model
 from concrete_kmeans.networks import Autoencoder, Principal, build_autoencoder
 from concrete_kmeans.storage import CONFIG, TENSORS, Stored
 from concrete_kmeans.training import Event
+from concrete_kmeans.validation import shown
 
 if TYPE_CHECKING:
     from concrete_kmeans.estimators.deep import DeepClusterer, EncoderSpec
@@ -134,6 +135,8 @@ def load(
     >>> bool((again.predict(X) == fitted.labels_).all())
     True
     """
+    if not isinstance(path, str | Path):
+        raise TypeError(f"path must be that of a model folder, got {shown(path)}")
     folder = Path(path)
     stored = storage.read(folder)
     modules = {"encoder": encoder, "decoder": decoder}
