@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
-from typing import Any, TypeVar
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 __all__ = [
     "check_choice",
@@ -15,6 +16,7 @@ __all__ = [
     "check_whole",
     "check_sizes",
     "check_sparse",
+    "check_types",
     "is_auto",
     "shown",
 ]
@@ -144,3 +146,41 @@ def check_sparse(name: str, X: Any) -> None:
 def _are_below(places: Any, size: int) -> bool:
     whole = places.ndim == 1 and places.dtype.kind in "iu"
     return whole and (not len(places) or (int(places.min()) >= 0 and int(places.max()) < size))
+
+
+def check_types(cls: type, values: Mapping[str, Any]) -> None:
+    """Refuse values, as they come out of a JSON file, that are not what the fields of a class say.
+
+    >>> import dataclasses
+    >>> cls = dataclasses.make_dataclass("Point", [("x", float), ("names", list[str])])
+    >>> check_types(cls, {"x": 1, "names": ["a"]})
+    >>> check_types(cls, {"x": 1, "names": "a"})
+    Traceback (most recent call last):
+    TypeError: names must be list[str], got 'a'
+    """
+    hints = get_type_hints(cls)
+    for name, value in values.items():
+        if name not in hints:
+            raise TypeError(f"there is no {shown(name)}")
+        if not _is_a(value, hints[name]):
+            hint = hints[name]
+            said = hint.__name__ if type(hint) is type else str(hint)
+            raise TypeError(f"{name} must be {said.replace('typing.', '')}, got {shown(value)}")
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    origin, of = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, types.UnionType):
+        return any(_is_a(value, one) for one in of)
+    if origin is Literal:
+        return isinstance(value, str) and value in of
+    if origin in (list, Sequence):
+        return isinstance(value, list | tuple) and all(_is_a(item, of[0]) for item in value)
+    if origin in (dict, Mapping):
+        return isinstance(value, dict) and all(_is_a(item, of[1]) for item in value.values())
+    if hint in (int, float):
+        numbers_ = int if hint is int else (int, float)
+        return isinstance(value, numbers_) and not isinstance(value, bool)
+    return isinstance(value, hint)
