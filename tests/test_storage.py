@@ -338,7 +338,7 @@ class TestDamage:
         network = json.loads((folder / "config.json").read_text("utf-8"))["network"]
         huge = 10**9 if key == "code_size" else [10**9, 2][: len(network[key])]
         self.change(folder, network={**network, key: huge})
-        with pytest.raises(ValueError, match="a network of .* units is not that of model.safet"):
+        with pytest.raises(ValueError, match=r"a network of .* units is not that of model.safet"):
             load(folder)
 
     @pytest.mark.parametrize(
