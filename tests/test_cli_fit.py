@@ -785,6 +785,10 @@ class TestFaults:
             (lambda notes: notes.update(k_curve=[1]), "is damaged: run"),
             (lambda notes: notes["preparation"].pop("columns"), "not whole"),
             (lambda notes: notes["preparation"].update(reader="oracle"), "reader must be one of"),
+            (lambda notes: notes["preparation"].update(label_column=[1]), "label_column must be"),
+            (lambda notes: notes["preparation"]["columns"][0].update(means=1), "means must be"),
+            (lambda notes: notes.update(scores={"nmi": "x"}), r"scores must be dict\[str, float"),
+            (lambda notes: notes.update(warnings="x"), r"warnings must be list\[str\], got 'x'"),
         ],
     )
     def test_damaged_notes(self, run, folder, tmp_path, change, match):
@@ -796,6 +800,26 @@ class TestFaults:
         change(config["run"])
         (place / "config.json").write_text(json.dumps(config))
         fails("predict", place, folder / "t.csv", match=match)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda config: config.pop("class"),
+            lambda config: config.pop("package_version"),
+            lambda config: config["run"].pop("seconds"),
+            lambda config: config["run"].update(warnings=5),
+            lambda config: config["run"].update(scores={"nmi": "x"}),
+            lambda config: config.update(run=[1]),
+        ],
+    )
+    @pytest.mark.parametrize("form", [[], ["--json"]])
+    def test_info_of_a_damaged_config(self, run, tmp_path, change, form):
+        place = tmp_path / "r"
+        shutil.copytree(run, place)
+        config = config_of(place)
+        change(config)
+        (place / "config.json").write_text(json.dumps(config))
+        fails("info", place, *form, match=r"config\.json is damaged \(")
 
     def test_places_that_cannot_be_written(self, folder, run, tmp_path, monkeypatch):
         (tmp_path / "file").write_text("mine")

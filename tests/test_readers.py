@@ -7,6 +7,7 @@ import os
 import struct
 import sys
 import types
+import zipfile
 import zlib
 
 import h5py
@@ -356,6 +357,17 @@ class TestTables:
         with pytest.raises(ValueError, match=message):
             read(tmp_path / "t.parquet")
 
+    def test_columns_without_numbers(self, tmp_path):
+        pd.DataFrame({"v": [[], []], "a": [1, 2]}).to_parquet(tmp_path / "t.parquet")
+        with pytest.raises(ValueError, match="column 'v' holds empty lists"):
+            read(tmp_path / "t.parquet")
+        pd.DataFrame({"v": [[None, 1.0], [None, 2.0]]}).to_parquet(tmp_path / "t.parquet")
+        for missing in ("error", "mean"):
+            with pytest.raises(ValueError, match="column 'v' has a feature without values"):
+                read(tmp_path / "t.parquet", Options(missing=missing))
+        pd.DataFrame({"Unnamed: 0": [[1.0], [2.0]]}).to_parquet(tmp_path / "t.parquet")
+        assert read(tmp_path / "t.parquet")[0].feature_names == ["Unnamed: 0.0"]
+
     def test_too_many_categories(self, tmp_path):
         pd.DataFrame({"name": [f"n{i}" for i in range(101)]}).to_csv(tmp_path / "t.csv")
         with pytest.raises(ValueError, match=r"'name' holds 101 different texts.*--text-column"):
@@ -600,6 +612,19 @@ class TestTexts:
         path.write_text('{"text": null}\n{"text": "good words"}\n')
         assert read(path)[0].items == ["", "good words"]
 
+    def test_half_a_character(self, tmp_path):
+        """JSON can hold what is no text; a pair of halves is a whole."""
+        lines = [rf'{{"text": "red {i} \ud83d\ude00 \ud800 end"}}' for i in range(3)]
+        (tmp_path / "t.jsonl").write_text("\n".join(lines))
+        data, preparation = read(tmp_path / "t.jsonl")
+        assert data.items[1] == "red 1 \N{GRINNING FACE} \N{REPLACEMENT CHARACTER} end"
+        assert_repeats(tmp_path / "t.jsonl", data, preparation)
+
+    def test_a_thousand_brackets(self, tmp_path):
+        (tmp_path / "t.jsonl").write_text('{"text": ' + "[" * 10**5 + "]" * 10**5 + "}")
+        with pytest.raises(ValueError, match=r"t\.jsonl, line 1 is not JSON: maximum recursion"):
+            read(tmp_path / "t.jsonl")
+
     def test_no_words(self, tmp_path):
         (tmp_path / "t.txt").write_text("! !\n? ?\n")
         with pytest.raises(ValueError, match="hold no words"):
@@ -626,7 +651,11 @@ class TestTexts:
         monkeypatch.setitem(sys.modules, "sentence_transformers", stand_in)
         data, preparation = read(tmp_path / "t.txt", Options(embed="tiny"))
         np.testing.assert_array_equal(data.rows[:, 0], [len(text) for text in TEXTS])
-        assert_repeats(tmp_path / "t.txt", data, preparation)
+        other = again(tmp_path / "t.txt", preparation, embed="tiny")
+        np.testing.assert_array_equal(other.rows, data.rows)
+        for unsaid in (None, "other"):  # a model may bring code: the file alone does not choose it
+            with pytest.raises(ValueError, match=r"by the model 'tiny'.*--embed if you trust it"):
+                again(tmp_path / "t.txt", preparation, embed=unsaid)
 
     def test_options_without_meaning(self, tmp_path):
         (tmp_path / "t.txt").write_text("\n".join(TEXTS), "utf-8")
@@ -665,6 +694,54 @@ class TestInput:
         path.write_bytes(b"hello hello hello" if how == "foreign" else data[: len(data) // 2])
         with pytest.raises(ValueError, match=rf"x\.{ending} (cannot be read as|is damaged)"):
             read(path)
+
+    def test_names_that_lie(self, tmp_path):
+        np.save(tmp_path / "x.npy", X)
+        (tmp_path / "x.npy").rename(tmp_path / "x.npz")
+        with pytest.raises(ValueError, match=r"x\.npz cannot be read as npz: it holds ndarray"):
+            read(tmp_path / "x.npz")
+        np.savez(tmp_path / "y.npz", X)
+        (tmp_path / "y.npz").rename(tmp_path / "y.npy")
+        with pytest.raises(ValueError, match=r"y\.npy cannot be read as npy: it holds NpzFile"):
+            read(tmp_path / "y.npy")
+        np.savez(tmp_path / "z.npz", X)
+        with zipfile.ZipFile(tmp_path / "z.npz", "a") as archive:
+            archive.writestr("readme.txt", "no array")
+        np.testing.assert_array_equal(read(tmp_path / "z.npz")[0].rows, X)
+
+    def test_sparse_whose_parts_point_outside(self, tmp_path):
+        matrix = sparse.random_array((9, 30), density=0.2, rng=RNG).tocsr()
+        matrix.indices[3] = 2**30
+        np.savez(
+            tmp_path / "x.npz",
+            data=matrix.data,
+            indices=matrix.indices,
+            indptr=matrix.indptr,
+            shape=matrix.shape,
+            format=b"csr",
+        )
+        with pytest.raises(ValueError, match=r"x\.npz cannot be .* must be a whole sparse matrix"):
+            read(tmp_path / "x.npz")
+
+    def test_damaged_values_of_hdf5_are_found_when_read(self, tmp_path):
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            packed = file.create_dataset("rows", data=X, compression="gzip", chunks=X.shape)
+            place, size = packed.id.get_chunk_info(0).byte_offset, packed.id.get_chunk_info(0).size
+        whole = bytearray((tmp_path / "x.h5").read_bytes())
+        whole[place : place + size] = b"\xff" * size
+        (tmp_path / "x.h5").write_bytes(whole)
+        with pytest.raises(ValueError, match=r"x\.h5 cannot be read as h5: .*read"):
+            read(tmp_path / "x.h5")
+
+    def test_what_libraries_say_is_one_line(self, tmp_path):
+        (tmp_path / "t.csv").write_text("a,b\n1,2\n1,2,3,4\n")
+        pd.DataFrame(X).to_parquet(tmp_path / "t.parquet")
+        whole = (tmp_path / "t.parquet").read_bytes()
+        (tmp_path / "t.parquet").write_bytes(whole[:-200] + b"\xff" * 150 + whole[-50:])
+        for name in ("t.csv", "t.parquet"):
+            with pytest.raises(ValueError, match="cannot be read as") as caught:
+                read(tmp_path / name)
+            assert "\n" not in str(caught.value)
 
     def test_damaged_gzip(self, tmp_path):
         whole = gzip.compress(b"a,b\n" + b"1,2\n" * 1000)

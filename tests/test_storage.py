@@ -311,6 +311,10 @@ class TestDamage:
             ({"restarts": []}, "centers must have the shape"),
             ({"gains": None}, "is damaged"),
             ({"parameters": 3}, "is damaged"),
+            ({"inertia": [1]}, "inertia must be a number, got"),
+            ({"n_iter": "5"}, "n_iter must be a number, got '5'"),
+            ({"feature_names": ["a"]}, "feature_names must be 6 texts"),
+            ({"restarts": [{"seed": "x"}] * 2}, "TypeError: seed must be int, got 'x'"),
         ],
     )
     def test_config(self, folder, values, message):
@@ -327,6 +331,49 @@ class TestDamage:
             load(folder)
         (folder / "config.json").write_bytes(b"\xff\xfe\x00")
         with pytest.raises(ValueError, match=r"config.json is damaged: not JSON"):
+            load(folder)
+
+    @pytest.mark.parametrize("key", ["encoder", "feature_shape", "code_size"])
+    def test_a_network_that_asks_for_all_memory_is_not_built(self, folder, key):
+        network = json.loads((folder / "config.json").read_text("utf-8"))["network"]
+        huge = 10**9 if key == "code_size" else [10**9, 2][: len(network[key])]
+        self.change(folder, network={**network, key: huge})
+        with pytest.raises(ValueError, match=r"a network of .* units is not that of model.safet"):
+            load(folder)
+
+    @pytest.mark.parametrize(
+        ("name", "change", "message"),
+        [
+            ("labels", lambda t: t - 1, "labels must be a row of whole numbers from 0 to"),
+            ("labels", lambda t: t.float(), "labels must be a row of whole numbers from 0 to"),
+            ("labels", lambda t: t + 100, "labels must be a row of whole numbers from 0 to"),
+            ("centers", lambda t: t * float("nan"), "centers hold NaN or infinity"),
+            ("scaling.shift", lambda t: t * float("inf"), "scaling holds NaN or infinity"),
+            ("network.decoder.0.bias", lambda t: t * float("nan"), "decoder.0.bias holds NaN"),
+        ],
+    )
+    def test_tensors_that_are_no_result(self, folder, name, change, message):
+        path = folder / "model.safetensors"
+        tensors = load_file(path)
+        save_file({**tensors, name: change(tensors[name] + 0)}, path)
+        self.change(folder, sha256=self.sums(folder))
+        with pytest.raises(ValueError, match=message) as caught:
+            load(folder)
+        assert str(path) in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("history", "message"),
+        [
+            ("{}", "history.json is damaged: it is no list"),
+            ("[" * 10**5 + "]" * 10**5, "history.json is damaged: not JSON: maximum recursion"),
+            ('[{"phase": 1}]', "phase must be str, got 1"),
+            ('[{"losses": {"a": 1}}]', r"losses must be dict\[str, list\[float\]\], got"),
+        ],
+    )
+    def test_history_that_is_something_else(self, folder, history, message):
+        (folder / "history.json").write_text(history)
+        self.change(folder, sha256=self.sums(folder))
+        with pytest.raises(ValueError, match=message):
             load(folder)
 
     def test_tensors_of_another_model(self, folder, tmp_path):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from concrete_kmeans.validation import check_choice, check_not_negative
+from concrete_kmeans.validation import check_choice, check_not_negative, shown
 
 __all__ = [
     "BUILT_IN",
@@ -245,7 +245,7 @@ def resolve_augment(
     if not callable(augment):
         raise ValueError(  # noqa: TRY004  # a choice like the strings
             "augment must be None, 'image', 'noise', 'dropout' or a callable of rows (R, B, D), "
-            f"got {augment!r}"
+            f"got {shown(augment)}"
         )
     if isinstance(augment, ImageJitter):
         return _completed(augment, tuple(feature_shape), background)

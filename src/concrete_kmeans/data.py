@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from concrete_kmeans.lloyd import Rows
-from concrete_kmeans.validation import check_choice, check_positive_int
+from concrete_kmeans.validation import check_choice, check_positive_int, is_auto, shown
 
 __all__ = [
     "ArrayRows",
@@ -177,7 +177,10 @@ class SparseRows:
 
     def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
         """Dense rows on the device."""
-        host = torch.from_numpy(self.X[_host_index(rows)].toarray())
+        piece = self.X[_host_index(rows)].toarray()
+        if piece.dtype not in _TORCH_DTYPES:
+            piece = piece.astype(str(self.dtype).removeprefix("torch."))
+        host = torch.from_numpy(piece)
         return _deliver(host, self.device, self.dtype)
 
 
@@ -418,19 +421,22 @@ def as_rows(X: Any, device: torch.device) -> Rows:
         return X
     if sparse.issparse(X):
         return SparseRows(cast("sparse.csr_array", X), device)
+    # backward strides, which a contiguous array of one row may have, and swapped bytes: not torch's
+    if any(stride < 0 for stride in X.strides) or not X.dtype.isnative:
+        X = X.astype(X.dtype.newbyteorder("="))
     return _shared(np.ascontiguousarray(X)).to(device)
 
 
 def resolve_device(device: str | torch.device, X: object) -> torch.device:
     """Where to compute: a tensor's own device; for anything else CUDA if there, or the CPU."""
     if isinstance(X, Tensor):
-        if device != "auto" and not _same_device(_usable(device), X.device):
+        if not is_auto(device) and not _same_device(_usable(device), X.device):
             raise ValueError(
                 f"device={str(device)!r} but X is on {X.device}: a tensor is never moved; "
                 "move it yourself or leave device='auto'"
             )
         return X.device
-    if device == "auto":
+    if is_auto(device):
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return _usable(device)
 
@@ -439,9 +445,9 @@ def _usable(device: str | torch.device) -> torch.device:
     try:
         resolved = torch.device(device)
         torch.empty(0, device=resolved)
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise ValueError(
-            f"device must be 'auto' or a device torch can use here, got {device!r}"
+            f"device must be 'auto' or a device torch can use here, got {shown(device)}"
         ) from error
     return resolved
 

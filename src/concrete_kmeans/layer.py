@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from concrete_kmeans import functional as F
 from concrete_kmeans.lloyd import kmeans_plusplus
-from concrete_kmeans.validation import check_choice, check_positive, check_positive_int
+from concrete_kmeans.validation import check_choice, check_positive, check_positive_int, is_auto
 
 __all__ = ["Clustering", "ConcreteKMeansLayer"]
 
@@ -92,7 +92,7 @@ class ConcreteKMeansLayer(nn.Module):
         super().__init__()
         self.n_clusters = check_positive_int("n_clusters", n_clusters)
         self.n_features = check_positive_int("n_features", n_features)
-        self.sigma = sigma if sigma == "auto" else check_positive("sigma", sigma, also="'auto'")
+        self.sigma = sigma if is_auto(sigma) else check_positive("sigma", sigma, also="'auto'")
         self.gradient = check_choice("gradient", gradient, get_args(F.GradientForm))
         self.reduction = check_choice("reduction", reduction, ("sum", "mean"))
         self.centers = nn.Parameter(torch.empty(n_clusters, n_features, device=device, dtype=dtype))

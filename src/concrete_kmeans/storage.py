@@ -181,7 +181,7 @@ def is_model_folder(path: Path) -> bool:
     """Whether there is a ``config.json`` that says so, of whatever version."""
     try:
         config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and config.get("format") == FORMAT
 
@@ -297,7 +297,9 @@ def read(path: Path) -> Stored:
         tensors = tensors_from_bytes(files[TENSORS])
     except SafetensorError as error:
         raise _damaged(path / TENSORS, str(error)) from error
-    history = json.loads(files[HISTORY])
+    history = _from_json(path / HISTORY, files[HISTORY])
+    if not isinstance(history, list):
+        raise _damaged(path / HISTORY, "it is no list")
     return Stored(config, tensors, history)
 
 
@@ -306,11 +308,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         what = "is a file, not a model folder" if path.exists() else "does not exist"
         raise FileNotFoundError(f"{path} {what}")
-    data = _bytes(path / CONFIG)
-    try:
-        config = json.loads(data)
-    except ValueError as error:
-        raise _damaged(path / CONFIG, f"not JSON: {error}") from error
+    config = _from_json(path / CONFIG, _bytes(path / CONFIG))
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ValueError(f"{path / CONFIG} is not of a model folder of concrete-kmeans")
     version = config.get("format_version")
@@ -323,6 +321,13 @@ def read_config(path: Path) -> dict[str, Any]:
             f"{FORMAT_VERSION}: install a later one"
         )
     return config
+
+
+def _from_json(path: Path, data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:  # the latter of a thousand brackets
+        raise _damaged(path, f"not JSON: {error}") from error
 
 
 def _bytes(path: Path) -> bytes:

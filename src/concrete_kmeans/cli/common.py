@@ -27,6 +27,7 @@ __all__ = [
     "Format",
     "Quiet",
     "RunFolder",
+    "Trusted",
     "app",
     "as_json",
     "checked",
@@ -94,6 +95,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, 
 Format = Annotated[
     Literal["npy", "npz", "csv", "tsv", "parquet", "h5", "images", "txt", "jsonl"] | None,
     typer.Option("--format", help="What the input is, where its name does not tell."),
+]
+Trusted = Annotated[
+    str | None,
+    typer.Option(
+        "--embed",
+        metavar="MODEL",
+        help="The sentence-transformers model of a run that has one: say so if you trust it.",
+    ),
 ]
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", show_default=False, help="Folder that ckm fit has written.")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from concrete_kmeans.cli.common import AsJson, Debug, RunFolder, app, as_json, printable, say
+
+if TYPE_CHECKING:
+    from concrete_kmeans.storage import Stored
 
 __all__ = ["info"]
 
@@ -33,8 +36,9 @@ def info(run: RunFolder, json_: AsJson = False, _debug: Debug = False) -> None:
 
     stored = storage.read(run)
     try:
-        record = _record(stored.config, stored.tensors["labels"].bincount().tolist())
-    except (KeyError, TypeError, AttributeError) as error:
+        record = _record(stored)
+        sentences = _sentences(record)
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
         raise ValueError(
             f"{run / storage.CONFIG} is damaged ({type(error).__name__}: {error})"
         ) from error
@@ -43,11 +47,15 @@ def info(run: RunFolder, json_: AsJson = False, _debug: Debug = False) -> None:
         return
     n, k = sum(record["sizes"]), record["n_clusters"]
     typer.echo(f"{printable(str(run))}: {n:,} rows in {k} clusters")
-    say(sizes_table(record["sizes"]), *map(printable, _sentences(record)))
+    say(sizes_table(record["sizes"]), *map(printable, sentences))
 
 
-def _record(config: dict[str, Any], sizes: list[int]) -> dict[str, Any]:
-    notes, K = config.get("run", {}), config["parameters"]["n_clusters"]
+def _record(stored: Stored) -> dict[str, Any]:
+    config, tensors = stored.config, stored.tensors
+    notes, K = config.get("run", {}), tensors["centers"].shape[-2]
+    sizes = tensors["labels"].bincount().tolist()
+    if not 1 <= len(sizes) <= K:
+        raise ValueError(f"labels of {len(sizes)} clusters, and centres of {K}")
     return {
         **{name: config[name] for name in CONFIG if name in config},
         "n_clusters": K,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from concrete_kmeans.cli.common import Debug, Format, RunFolder, app, checked
+from concrete_kmeans.cli.common import Debug, Format, RunFolder, Trusted, app, checked
 
 __all__ = ["predict"]
 
@@ -32,6 +32,7 @@ def predict(
         typer.Option("--out", "-o", metavar="FILE", help=".csv or .parquet.  [default: stdout]"),
     ] = None,
     form: Format = None,
+    embed: Trusted = None,
     device: Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda, ...")] = "auto",
     _debug: Debug = False,
 ) -> None:
@@ -51,7 +52,7 @@ def predict(
         files.check_file_place(out)
     notes = runs.notes_of(run)
     estimator = runs.open_model(run, place)
-    found = predicting.predict(estimator, runs.read_new(run, notes, source, form))
+    found = predicting.predict(estimator, runs.read_new(run, notes, source, form, embed))
     if out is None:
         sys.stdout.buffer.write(predicting.to_csv(found))
         sys.stdout.flush()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from concrete_kmeans.cli.common import Debug, Format, RunFolder, app, printable
+from concrete_kmeans.cli.common import Debug, Format, RunFolder, Trusted, app, printable
 
 __all__ = ["report"]
 
@@ -27,6 +27,7 @@ def report(
         bool, typer.Option("--no-input", help="Show no rows: sizes, centres and training only.")
     ] = False,
     form: Format = None,
+    embed: Trusted = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="[default: RUN/report.html]"),
@@ -46,8 +47,8 @@ def report(
     estimator = runs.open_model(run)
     data = None
     if source is not None:
-        data = runs.read_new(run, notes, source, form)
+        data = runs.read_new(run, notes, source, form, embed)
     elif not no_input:
-        data = runs.training_data(run, notes)
+        data = runs.training_data(run, notes, embed)
     runs.write_report(path, estimator, data, notes, title=title)
     typer.echo(f"Written: {printable(str(path))}")

@@ -13,6 +13,7 @@ from concrete_kmeans import files, load, readers, storage
 from concrete_kmeans.checkpoints import holds_checkpoints, remove_checkpoints
 from concrete_kmeans.readers import Data
 from concrete_kmeans.report import Images, Items, KCurve, Texts, collect, write
+from concrete_kmeans.validation import check_types
 
 __all__ = [
     "Input",
@@ -122,10 +123,13 @@ def notes_of(folder: Path) -> Notes:
             "concrete_kmeans.load reads it in Python"
         )
     try:
+        check_types(Notes, found)
         notes = Notes(**found)
+        check_types(Input, notes.input or {})
+        check_types(KCurve, notes.k_curve or {})
         notes.place()
         notes.curve()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{folder / storage.CONFIG} is damaged: {KEY}: {error}") from error
     return notes
 
@@ -135,10 +139,12 @@ def open_model(folder: Path, device: str = "auto") -> Any:
     return load(folder).set_params(device=device)
 
 
-def read_new(folder: Path, notes: Notes, source: str, form: str | None) -> Data:
+def read_new(
+    folder: Path, notes: Notes, source: str, form: str | None, embed: str | None = None
+) -> Data:
     """Rows of another input, prepared as those of the fit were."""
     try:
-        return readers.read_again(source, notes.preparation, form=form)
+        return readers.read_again(source, notes.preparation, form=form, embed=embed)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{folder / storage.CONFIG} is damaged: the preparation of rows is not whole "
@@ -146,7 +152,7 @@ def read_new(folder: Path, notes: Notes, source: str, form: str | None) -> Data:
         ) from error
 
 
-def training_data(folder: Path, notes: Notes) -> Data:
+def training_data(folder: Path, notes: Notes, embed: str | None = None) -> Data:
     """The rows of the fit, read again from where they were."""
     ask = f"give the rows to show by --input, or --no-input; {folder} does not hold them"
     place = notes.place()
@@ -156,7 +162,7 @@ def training_data(folder: Path, notes: Notes) -> Data:
         raise FileNotFoundError(f"{place.path}, the input of the fit, is gone: {ask}")
     if files.digest(Path(place.path)) != place.sha256:
         raise ValueError(f"{place.path}, the input of the fit, has changed since: {ask}")
-    return read_new(folder, notes, place.path, place.format)
+    return read_new(folder, notes, place.path, place.format, embed)
 
 
 def rows_for(rows: Any, *, keep_shape: bool) -> Any:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from concrete_kmeans.datasets import _fetch, _formats
 from concrete_kmeans.datasets._fetch import DataNotFoundError, DataWarning, DownloadError
 from concrete_kmeans.datasets._sources import FILES, LAYOUTS, TABLES
+from concrete_kmeans.validation import shown
 
 __all__ = ["load", "names", "Dataset", "DataWarning", "DataNotFoundError", "DownloadError"]
 
@@ -137,8 +138,8 @@ def load(name: str, data_home: str | os.PathLike[str] | None = None, **options: 
     >>> X.shape, y.shape
     ((1797, 64), (1797,))
     """
-    if name not in names():
-        raise ValueError(f"name is {name!r}; it must be one of {', '.join(names())}")
+    if not isinstance(name, str) or name not in names():
+        raise ValueError(f"name is {shown(name)}; it must be one of {', '.join(names())}")
     known_options = {"recipe"} if name == "20newsgroups" else set()
     if unknown := sorted(options.keys() - known_options):
         allowed = ", ".join(known_options) or "none"

@@ -16,12 +16,13 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concrete_kmeans.datasets._sources import RawTable
+from concrete_kmeans.limits import bounded
 
 __all__ = [
     "Posts",
@@ -301,7 +302,11 @@ def read_newsgroups(path: Path) -> Posts:
     try:
         # tarfile's own gzip reader takes a truncated file for a short one; these two do not.
         unpack = lzma.open if path.suffix == ".xz" else gzip.open
-        with unpack(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        packed = path.stat().st_size
+        with (
+            bounded(cast("IO[bytes]", unpack(path)), str(path), packed, MAX_UNPACKED) as stream,
+            tarfile.open(fileobj=stream, mode="r|") as archive,
+        ):
             for member in archive:
                 match = pattern.fullmatch(member.name)
                 if match is None or not member.isreg():

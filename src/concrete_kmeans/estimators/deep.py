@@ -20,7 +20,7 @@ from sklearn.base import (
 )
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -48,6 +48,7 @@ from concrete_kmeans.estimators.inputs import (
     like_input,
     seed_from,
     start_and_end,
+    validated,
 )
 from concrete_kmeans.estimators.reporting import ReportMixin
 from concrete_kmeans.estimators.saving import SaveMixin
@@ -88,6 +89,8 @@ from concrete_kmeans.validation import (
     check_positive_int,
     check_sizes,
     check_whole,
+    is_auto,
+    shown,
 )
 
 __all__ = ["ClusterCollapseWarning", "DeepClusterer", "DeepRestart", "Defaults", "Fit"]
@@ -155,7 +158,7 @@ class DeepRestart(NamedTuple):
     n_iter: int
     """Gradient steps after pretraining."""
     status: str
-    """``"done"``, ``"collapsed"``, or ``"failed in <phase> at step <step>"``."""
+    """``"done"``, ``"collapsed: <how>"``, or ``"failed in <phase> at step <step>"``."""
     labels: Array
     cluster_centers: Array
 
@@ -629,7 +632,10 @@ class DeepClusterer(
         inertia = nearest.double().sum(-1)
         reconstruction = model.reconstruction_error(fit.rows)
         agreement = restart_agreement(labels)
-        if best is None:
+        for r in (~inertia.isfinite()).nonzero()[:, 0].tolist():
+            # the last step of a phase that no other follows is checked by none
+            fit.status[r] = "failed after training: its code is not finite"
+        if best is None or fit.failed[best]:
             best = choose_restart(labels, agreement, inertia, fit.failed)
         self.model_ = model
         self.best_restart_ = best
@@ -781,19 +787,21 @@ class DeepClusterer(
         check_positive_int("n_init", self.n_init)
         for name in ("pretrain_epochs", "epochs"):
             value = getattr(self, name)
-            if value != "auto":
+            if not is_auto(value):
                 check_whole(name, value, also="'auto'")
         start_and_end("pretrain_learning_rate", self.pretrain_learning_rate)
         self._rate()
-        if self.tol != "auto":
+        if not is_auto(self.tol):
             check_not_negative("tol", self.tol, also="'auto'")
-        if self.clustering_weight != "auto":
+        if not is_auto(self.clustering_weight):
             check_not_negative("clustering_weight", self.clustering_weight, also="'auto'")
         if self.clip_norm is not None:
             check_positive("clip_norm", self.clip_norm, also="None")
         check_choice("scale", self.scale, get_args(Scale))
-        if self.normalize != "auto" and not isinstance(self.normalize, bool):
-            raise ValueError(f"normalize must be True, False or 'auto', got {self.normalize!r}")
+        if not is_auto(self.normalize) and not isinstance(self.normalize, bool):
+            raise ValueError(
+                f"normalize must be True, False or 'auto', got {shown(self.normalize)}"
+            )
         check_choice("stacking", self.stacking, ("vmap", "loop"))
         check_choice("precision", self.precision, get_args(Precision))
         if isinstance(self.init, str):
@@ -804,7 +812,7 @@ class DeepClusterer(
         check_whole("verbose", int(verbose) if isinstance(verbose, bool) else verbose)
         if not isinstance(self.checkpoint, str | Path | None):
             raise TypeError(
-                f"checkpoint must be the path of a folder or None, got {self.checkpoint!r}"
+                f"checkpoint must be the path of a folder or None, got {shown(self.checkpoint)}"
             )
         if self.checkpoint is not None:
             check_folder(Path(self.checkpoint))
@@ -812,7 +820,7 @@ class DeepClusterer(
         callbacks = () if self.callbacks is None else self.callbacks
         if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
             raise TypeError(
-                f"callbacks must be a sequence of callables or None, got {self.callbacks!r}"
+                f"callbacks must be a sequence of callables or None, got {shown(self.callbacks)}"
             )
 
     def _check_networks(self) -> None:
@@ -835,7 +843,7 @@ class DeepClusterer(
         return self._defaults
 
     def _rate(self) -> tuple[float, float]:
-        auto = isinstance(self.learning_rate, str) and self.learning_rate == "auto"
+        auto = is_auto(self.learning_rate)
         value = self._method_defaults().learning_rate if auto else self.learning_rate
         return start_and_end("learning_rate", value)
 
@@ -859,9 +867,9 @@ class DeepClusterer(
         elif not isinstance(X, Dataset):
             named = getattr(X, "ndim", 2) <= 2
             if named:
-                X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric")
+                X = validated(self, X, reset=reset, dtype="numeric")
             else:  # scikit-learn takes the height of an image for its features
-                X = check_array(X, dtype="numeric", allow_nd=True, estimator=self, input_name="X")
+                X = validated(self, X, reset=None, dtype="numeric", allow_nd=True)
         source = open_rows(X, device=device, dtype=dtype)
         if not named:
             if reset:
@@ -965,7 +973,8 @@ def _numbers(init: Any) -> Tensor:
         given = np.empty(0, dtype=object)
     if given.dtype.kind not in "iuf":
         raise TypeError(
-            f"init must be one of {', '.join(map(repr, INITS))}, labels or centers, got {init!r}"
+            f"init must be one of {', '.join(map(repr, INITS))}, labels or centers, "
+            f"got {shown(init)}"
         )
     return torch.from_numpy(given.astype(np.float64 if given.dtype.kind == "f" else np.int64))
 

@@ -9,12 +9,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, validate_data
 from torch import Tensor
 
-from concrete_kmeans.validation import check_positive
+from concrete_kmeans.validation import check_positive, check_sparse, shown
 
-__all__ = ["Array", "Schedule", "check_seed", "like_input", "seed_from", "start_and_end"]
+__all__ = [
+    "Array",
+    "Schedule",
+    "check_seed",
+    "like_input",
+    "seed_from",
+    "start_and_end",
+    "validated",
+]
 
 Array: TypeAlias = npt.NDArray[Any] | Tensor
 Schedule: TypeAlias = float | tuple[float, float]
@@ -25,13 +35,15 @@ MAX_SEED = 2**62
 
 def check_seed(random_state: object) -> None:
     """Refuse what is no seed; nothing is drawn."""
-    if random_state in (None, np.random) or isinstance(random_state, np.random.RandomState):
+    if random_state is None or random_state is np.random:
+        return
+    if isinstance(random_state, np.random.RandomState):
         return
     whole = isinstance(random_state, numbers.Integral) and not isinstance(random_state, bool)
     if not whole or not 0 <= int(random_state) < MAX_SEED:  # type: ignore[call-overload]
         raise ValueError(
             "random_state must be a whole number of at least 0, and below 2**62, a RandomState or "
-            f"None, got {random_state!r}"
+            f"None, got {shown(random_state)}"
         )
 
 
@@ -56,3 +68,26 @@ def start_and_end(name: str, value: Any) -> tuple[float, float]:
         return check_positive(f"{name}[0]", value[0]), check_positive(f"{name}[1]", value[1])
     value = check_positive(name, value, also="a (start, end) pair of them")
     return value, value
+
+
+def validated(estimator: Any, X: Any, *, reset: bool | None, **options: Any) -> Any:
+    """An array or CSR matrix by scikit-learn's checks, and those that it leaves out.
+
+    Parameters
+    ----------
+    estimator, X
+    reset : bool or None
+        As for ``validate_data``; None for rows of more than one axis, which are only checked.
+    **options
+        Of ``check_array``.
+    """
+    if sparse.issparse(X):
+        check_sparse("X", X)
+    # it adds up all numbers to see whether they are finite, which is no news where they are not
+    with np.errstate(over="ignore", invalid="ignore"):
+        if reset is None:
+            return check_array(X, estimator=estimator, input_name="X", **options)
+        X = validate_data(estimator, X, reset=reset, accept_sparse="csr", **options)
+    if sparse.issparse(X):
+        check_sparse("X", X)  # from a form that is not checked above
+    return X

@@ -31,7 +31,13 @@ from concrete_kmeans.objectives.deep import DeepObjective, LabelsLearned
 from concrete_kmeans.objectives.dkm import InverseTemperatures, SoftClustering
 from concrete_kmeans.starts import Start, consensus, from_labels
 from concrete_kmeans.training import Annealed, Callback, Precision
-from concrete_kmeans.validation import check_choice, check_not_negative, check_positive
+from concrete_kmeans.validation import (
+    check_choice,
+    check_not_negative,
+    check_positive,
+    is_auto,
+    shown,
+)
 
 __all__ = ["DCN", "DEC", "DKM", "IDEC", "AutoencoderKMeans", "DeepConcreteKMeans"]
 
@@ -268,9 +274,9 @@ class DeepConcreteKMeans(DeepClusterer):
         check_choice("choose", self.choose, ("agreement", "consensus"))
         super()._check_params()
         start_and_end("temperature", self.temperature)
-        if self.sigma != "auto":
+        if not is_auto(self.sigma):
             check_positive("sigma", self.sigma, also="'auto'")
-        if self.balance != "auto":
+        if not is_auto(self.balance):
             check_not_negative("balance", self.balance, also="'auto'")
 
     def _method_defaults(self) -> Defaults:
@@ -410,10 +416,10 @@ class DEC(DeepClusterer):
 
     def _check_params(self) -> None:
         super()._check_params()
-        if self._gamma() is None and self.clustering_weight != "auto":
+        if self._gamma() is None and not is_auto(self.clustering_weight):
             raise ValueError(
                 "clustering_weight must be 'auto': DEC minimises one term; IDEC weighs two, "
-                f"got {self.clustering_weight!r}"
+                f"got {shown(self.clustering_weight)}"
             )
 
     def _gamma(self) -> float | None:

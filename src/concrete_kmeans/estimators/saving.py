@@ -21,6 +21,7 @@ from concrete_kmeans.model import Model
 from concrete_kmeans.networks import Autoencoder, Principal, build_autoencoder
 from concrete_kmeans.storage import CONFIG, TENSORS, Stored
 from concrete_kmeans.training import Event
+from concrete_kmeans.validation import check_types, shown
 
 if TYPE_CHECKING:
     from concrete_kmeans.estimators.deep import DeepClusterer, EncoderSpec
@@ -134,6 +135,8 @@ def load(
     >>> bool((again.predict(X) == fitted.labels_).all())
     True
     """
+    if not isinstance(path, str | Path):
+        raise TypeError(f"path must be that of a model folder, got {shown(path)}")
     folder = Path(path)
     stored = storage.read(folder)
     modules = {"encoder": encoder, "decoder": decoder}
@@ -189,7 +192,26 @@ def _restored(stored: Stored, modules: Mapping[str, Any]) -> Any:
         _set_deep(estimator, stored, modules)
     else:
         _set_shallow(estimator, stored)
+    _check_fitted(estimator, tensors["labels"])
     return estimator
+
+
+def _check_fitted(estimator: Any, labels: Tensor) -> None:
+    """What no file says in another place, too."""
+    K, names = estimator.n_clusters, getattr(estimator, "feature_names_in_", None)
+    whole = labels.ndim == 1 and labels.dtype in (torch.int32, torch.int64) and len(labels) > 0
+    if not whole or int(labels.min()) < 0 or int(labels.max()) >= K:
+        raise _MisfitError(TENSORS, f"labels must be a row of whole numbers from 0 to {K - 1}")
+    if not bool(torch.as_tensor(estimator.cluster_centers_).isfinite().all()):
+        raise _MisfitError(TENSORS, "centers hold NaN or infinity")
+    if names is not None and (
+        len(names) != estimator.n_features_in_ or not all(isinstance(name, str) for name in names)
+    ):
+        raise _MisfitError(CONFIG, f"feature_names must be {estimator.n_features_in_} texts")
+    for name, kind in (("inertia_", int | float), ("n_iter_", int)):
+        value = getattr(estimator, name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise _MisfitError(CONFIG, f"{name[:-1]} must be a number, got {shown(value)}")
 
 
 def _classes() -> dict[str, Any]:
@@ -287,16 +309,33 @@ def _set_deep(estimator: Any, stored: Stored, modules: Mapping[str, Any]) -> Non
     estimator.best_restart_ = best
     fitted = estimator.model_.select(best)
     vars(estimator)["_fitted"] = fitted
+    used = {**fitted.network.state_dict(), "scaling": scaling.shift, "factor": scaling.factor}
+    for name, tensor in used.items():
+        if not bool(tensor.isfinite().all()):
+            raise _MisfitError(TENSORS, f"{name} holds NaN or infinity")
     estimator.restarts_ = [
         DeepRestart(
             **numbers,
             labels=_given(tensors["restarts.labels"][r], config),
             cluster_centers=_given(centers[r], config),
         )
-        for r, numbers in enumerate(storage.decode(config["restarts"], {}))
+        for r, numbers in enumerate(_numbers_of(DeepRestart, config))
     ]
     estimator.cluster_centers_ = _given(fitted.centers[0], config)
-    estimator.history_ = [Event(**event) for event in storage.decode(stored.history, {})]
+    estimator.history_ = [_event(event) for event in storage.decode(stored.history, {})]
+
+
+def _numbers_of(cls: type, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Those of each restart."""
+    found: list[dict[str, Any]] = storage.decode(config["restarts"], {})
+    for numbers in found:
+        check_types(cls, numbers)
+    return found
+
+
+def _event(values: Any) -> Event:
+    check_types(Event, values)
+    return Event(**values)
 
 
 def _check_shapes(estimator: Any, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -329,6 +368,7 @@ def _network(
     said = {name: _part(name, description[name], modules[name]) for name in modules}
     D, d = int(np.prod(description["feature_shape"])), description["code_size"]
     centers = tensors["centers"]
+    _check_widths(description, D, tensors)
     try:
         # one restart of any weights, as often as there are restarts: theirs follow
         one = build_autoencoder(
@@ -367,6 +407,16 @@ def _aligned(tensor: Tensor, wanted: Tensor) -> Tensor:
         return tensor
     ends = [side for m in reversed(missing) for side in (0, m)]
     return nn.functional.pad(tensor, ends)
+
+
+def _check_widths(description: Mapping[str, Any], D: int, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a network that is larger than the tensors there are, before memory is asked for it."""
+    sizes = [D, description["code_size"]]
+    for part in ("encoder", "decoder"):
+        sizes += description[part] if isinstance(description[part], list) else []
+    largest = max(axis for tensor in tensors.values() for axis in (*tensor.shape, 0))
+    if max(sizes) > largest or min(sizes) < 1:
+        raise _MisfitError(CONFIG, f"a network of {shown(sizes)} units is not that of {TENSORS}")
 
 
 def _part(name: str, said: Any, module: nn.Module | Any | None) -> Any:
@@ -423,5 +473,5 @@ def _set_shallow(estimator: Any, stored: Stored) -> None:
     if "restarts" in config:
         estimator.restarts_ = [
             Restart(**numbers, cluster_centers=_given(tensors["restarts.centers"][r], config))
-            for r, numbers in enumerate(storage.decode(config["restarts"], {}))
+            for r, numbers in enumerate(_numbers_of(Restart, config))
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, cast, get_args
@@ -16,7 +17,7 @@ from sklearn.base import (
 )
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
 from concrete_kmeans import functional as F
@@ -27,7 +28,15 @@ from concrete_kmeans.data import (
     merge_equal_rows,
     resolve_device,
 )
-from concrete_kmeans.estimators.inputs import Array, Schedule, like_input, seed_from, start_and_end
+from concrete_kmeans.estimators.inputs import (
+    Array,
+    Schedule,
+    check_seed,
+    like_input,
+    seed_from,
+    start_and_end,
+    validated,
+)
 from concrete_kmeans.estimators.reporting import ReportMixin
 from concrete_kmeans.estimators.saving import SaveMixin
 from concrete_kmeans.lloyd import Rows, assign, inertia, kmeans_plusplus, lloyd
@@ -43,6 +52,8 @@ from concrete_kmeans.validation import (
     check_not_negative,
     check_positive,
     check_positive_int,
+    is_auto,
+    shown,
 )
 
 __all__ = ["ConcreteKMeans", "Online", "Restart"]
@@ -364,7 +375,13 @@ class ConcreteKMeans(
         checked = []
         for centers in sets:
             if not isinstance(centers, Tensor):
-                centers = torch.from_numpy(np.array(centers, dtype=np.float64))
+                try:
+                    centers = torch.from_numpy(np.array(centers, dtype=np.float64))
+                except (TypeError, ValueError) as error:
+                    raise ValueError(
+                        "init must be 'k-means++', 'random', centers of shape (n_clusters, "
+                        f"n_features) or a function that gives them, got {shown(centers)}"
+                    ) from error
             centers = centers.detach().to(dtype=rows.dtype, device=rows.device)
             if tuple(centers.shape) != shape:
                 raise ValueError(
@@ -494,19 +511,20 @@ class ConcreteKMeans(
         check_positive_int("max_iter", self.max_iter)
         check_positive_int("batch_size", self.batch_size)
         check_not_negative("tol", self.tol)
-        if self.n_init != "auto":
+        if not is_auto(self.n_init):
             check_positive_int("n_init", self.n_init, also="'auto'")
-        if self.init_size != "auto":
+        if not is_auto(self.init_size):
             check_positive_int("init_size", self.init_size, also="'auto'")
-        if self.sigma != "auto":
+        if not is_auto(self.sigma):
             check_positive("sigma", self.sigma, also="'auto'")
         if isinstance(self.init, str):
             check_choice("init", self.init, ("k-means++", "random"))
         check_choice("algorithm", self.algorithm, ("concrete", "lloyd"))
         check_choice("gradient", self.gradient, ("detached", *get_args(F.GradientForm)))
+        check_seed(self.random_state)
         start_and_end("temperature", self.temperature)
         if max(start_and_end("learning_rate", self.learning_rate)) > 1.0:
-            raise ValueError(f"learning_rate must be in (0, 1], got {self.learning_rate!r}")
+            raise ValueError(f"learning_rate must be in (0, 1], got {shown(self.learning_rate)}")
 
     def _n_init(self) -> int:
         if self.n_init != "auto":
@@ -543,9 +561,7 @@ class ConcreteKMeans(
                     f"{self.n_features_in_} features as input"
                 )
         else:
-            X = validate_data(
-                self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], order="C"
-            )
+            X = validated(self, X, reset=reset, dtype=[np.float64, np.float32], order="C")
         return X, as_rows(X, device)
 
     def _check_weight(self, sample_weight: Any, X: Any, rows: Rows) -> Tensor | None:
@@ -553,6 +569,8 @@ class ConcreteKMeans(
             return None
         if isinstance(sample_weight, Tensor):
             sample_weight = sample_weight.detach().cpu().numpy()
+        if isinstance(sample_weight, numbers.Number):  # scikit-learn would not look at it
+            sample_weight = check_positive("sample_weight", sample_weight, also="one a row")
         like = X if not isinstance(X, Tensor) else np.empty((X.shape[0], 0))
         checked = _check_sample_weight(
             sample_weight, like, dtype=np.float64, ensure_non_negative=True

@@ -61,7 +61,13 @@ def read(source: str | Path, options: Options | None = None) -> tuple[Data, Prep
     return ImagePreparation.learn(found, options)
 
 
-def read_again(source: str | Path, preparation: dict[str, Any], *, form: str | None = None) -> Data:
+def read_again(
+    source: str | Path,
+    preparation: dict[str, Any],
+    *,
+    form: str | None = None,
+    embed: str | None = None,
+) -> Data:
     """Read other rows, prepared as those of a fit were.
 
     Parameters
@@ -72,6 +78,9 @@ def read_again(source: str | Path, preparation: dict[str, Any], *, form: str | N
         From ``to_json`` of a preparation.
     form : str, optional
         One of :data:`FORMATS`, where the name of the file does not tell.
+    embed : str, optional
+        The model that embeds texts, if the preparation names one: loading it may run code of its
+        own, and a preparation may come from a stranger.
 
     Returns
     -------
@@ -83,4 +92,11 @@ def read_again(source: str | Path, preparation: dict[str, Any], *, form: str | N
             f"reader must be one of {', '.join(map(repr, PREPARATIONS))}, "
             f"got {preparation.get('reader')!r}"
         )
-    return cls.from_json(preparation).apply(open_input(source, form))
+    found = cls.from_json(preparation)
+    model = getattr(found, "embed", None)
+    if model is not None and embed != model:
+        raise ValueError(
+            f"the fit has embedded its texts by the model {model!r}, which may bring code of its "
+            f"own: name it by --embed if you trust it, got {embed!r}"
+        )
+    return found.apply(open_input(source, form))

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
+from concrete_kmeans.validation import check_types
+
 __all__ = [
     "Data",
     "Kind",
@@ -101,7 +103,9 @@ class Preparation(abc.ABC):
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """What :meth:`to_json` gave."""
-        return cls(**{key: item for key, item in value.items() if key != "reader"})
+        given = {key: item for key, item in value.items() if key != "reader"}
+        check_types(cls, given)
+        return cls(**given)
 
 
 def need(module: str, what: str, package: str = "concrete-kmeans[data]") -> types.ModuleType:

@@ -6,7 +6,9 @@ import contextlib
 import gzip
 import io
 import json
+import struct
 import sys
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,7 +18,9 @@ from typing import IO, Any, TypeAlias
 
 import numpy as np
 
+from concrete_kmeans.limits import bounded, check_size
 from concrete_kmeans.readers.contents import need
+from concrete_kmeans.validation import check_sparse
 
 __all__ = ["FORMATS", "IMAGES", "Arrays", "Frame", "ImageFiles", "Input", "Lines", "open_input"]
 
@@ -114,9 +118,14 @@ def open_input(source: str | Path, form: str | None = None) -> Input:
         raise NotADirectoryError(f"{path} is a file; pictures are read from a folder")
     if form in ("npy", "npz", "h5"):
         return _arrays(path, form)
-    opener = gzip.open if path.suffix == ".gz" else open
-    with _whole(path, form), opener(path, "rb") as stream:
-        return _opened(str(path), form, stream)  # type: ignore[arg-type]
+    with _whole(path, form), _stream(path) as stream:
+        return _opened(str(path), form, stream)
+
+
+def _stream(path: Path) -> IO[bytes]:
+    if path.suffix != ".gz":
+        return path.open("rb")
+    return bounded(gzip.open(path), str(path), path.stat().st_size)  # type: ignore[arg-type]
 
 
 def _format_of(path: Path) -> str:
@@ -141,11 +150,28 @@ def _whole(path: Path, form: str) -> Iterator[None]:
     except (EOFError, gzip.BadGzipFile, zlib.error, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     except _NotReadableError as error:
-        raise ValueError(f"{path} cannot be read as {form}: {error}") from error
+        said = " ".join(str(error).split())  # libraries may take several lines
+        raise ValueError(f"{path} cannot be read as {form}: {said}") from error
 
 
 class _NotReadableError(Exception):
     """What a library said about a file."""
+
+
+#: What libraries raise for files that are damaged, besides errors of their own.
+DAMAGE: tuple[type[Exception], ...] = (
+    *(ValueError, TypeError, OSError, RuntimeError, KeyError, IndexError, OverflowError),
+    *(MemoryError, NotImplementedError, SyntaxError, struct.error, tokenize.TokenError),
+)
+
+
+@contextlib.contextmanager
+def _by_library(*errors: type[Exception]) -> Iterator[None]:
+    """While it lasts, a library reads a file: whatever it raises is about that."""
+    try:
+        yield
+    except (*DAMAGE, *errors) as error:
+        raise _NotReadableError(str(error) or type(error).__name__) from error
 
 
 def _opened(name: str, form: str, stream: IO[bytes]) -> Input:
@@ -153,7 +179,7 @@ def _opened(name: str, form: str, stream: IO[bytes]) -> Input:
         return _lines(name, stream)
     if form == "jsonl":
         return _records(name, stream)
-    frame = _parquet(stream) if form == "parquet" else _csv(stream, form)
+    frame = _parquet(stream, name) if form == "parquet" else _csv(stream, form)
     return _checked_frame(name, frame)
 
 
@@ -199,12 +225,35 @@ def _is_row_of_numbers(names: list[str]) -> bool:
     return False
 
 
-def _parquet(stream: Any) -> Any:
+def _parquet(source: Any, name: str) -> Any:
     arrow, pd = need("pyarrow", "Parquet"), need("pandas", "a table")
-    try:
-        return pd.read_parquet(stream, engine="pyarrow")
-    except (OSError, ValueError, arrow.ArrowException) as error:
-        raise _NotReadableError(str(error)) from error
+    files = sorted(source.rglob("*.parquet")) if isinstance(source, Path) else [source]
+    with _by_library(arrow.ArrowException):
+        sizes = [_parquet_sizes(file) for file in files]
+    for packed, unpacked in sizes:
+        check_size(name, packed, unpacked)
+    with _by_library(arrow.ArrowException):
+        return pd.read_parquet(source, engine="pyarrow")
+
+
+def _parquet_sizes(file: Any) -> tuple[int, int]:
+    """Bytes on disk, and those that a file says it becomes.
+
+    A run of one value takes a few bytes, however long it is: values count as eight bytes at least.
+    """
+    parquet = need("pyarrow.parquet", "Parquet")
+    footer = parquet.read_metadata(file)
+    chunks = [
+        footer.row_group(i).column(j)
+        for i in range(footer.num_row_groups)
+        for j in range(footer.num_columns)
+    ]
+    unpacked = sum(max(c.total_uncompressed_size, 8 * c.num_values) for c in chunks)
+    if isinstance(file, Path):
+        return file.stat().st_size, unpacked
+    packed = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    return packed, unpacked
 
 
 def _records(name: str, stream: IO[bytes]) -> Frame:
@@ -214,15 +263,24 @@ def _records(name: str, stream: IO[bytes]) -> Frame:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = _from_json(line)
         except UnicodeDecodeError:
             raise
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{name}, line {number} is not JSON: {error}") from error
         if not isinstance(record, dict):
             raise ValueError(f"{name}, line {number} is not a JSON object")  # noqa: TRY004
         records.append(record)
     return _checked_frame(name, pd.DataFrame(records), is_text=True)
+
+
+def _from_json(line: bytes) -> Any:
+    found = json.loads(line)
+    if b"\\ud" not in line.lower():
+        return found
+    # half a character, as of a text that was cut off, is no text: the sign for it stands there
+    whole = json.dumps(found, ensure_ascii=False).encode("utf-16", "surrogatepass")
+    return json.loads(whole.decode("utf-16", "replace"))
 
 
 def _lines(name: str, stream: IO[bytes]) -> Lines:
@@ -242,26 +300,28 @@ def _arrays(path: Path, form: str) -> Arrays:
         if form == "h5":
             return _hdf5(path)
         if form == "npy":
-            array = _loaded(path, mmap_mode="r")
+            array = _loaded(path, np.ndarray, mmap_mode="r")
             return Arrays(str(path), {"": array.shape}, lambda _: array)
-        with path.open("rb") as stream, _loaded(stream) as archive:
+        with path.open("rb") as stream, _loaded(stream, np.lib.npyio.NpzFile) as archive:
+            declared = sum(member.file_size for member in archive.zip.infolist())
+            check_size(str(path), path.stat().st_size, declared)
             if {"indptr", "indices", "data", "shape", "format"} <= {*archive.files}:
                 return _sparse(path)
             return _zipped(path, archive)
 
 
-def _loaded(file: Any, **options: Any) -> Any:
-    try:
-        return np.load(file, allow_pickle=False, **options)
-    except (ValueError, OSError) as error:
-        raise _NotReadableError(str(error)) from error
+def _loaded(file: Any, kind: type, **options: Any) -> Any:
+    with _by_library():
+        found = np.load(file, allow_pickle=False, **options)
+    if not isinstance(found, kind):
+        raise _NotReadableError(f"it holds {type(found).__name__}, which is of another format")
+    return found
 
 
 def _zipped(path: Path, archive: Any) -> Arrays:
-    try:
+    with _by_library():
         arrays = {name: archive[name] for name in archive.files}
-    except ValueError as error:
-        raise _NotReadableError(str(error)) from error
+    arrays = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
     shapes = {name: array.shape for name, array in arrays.items()}
     return Arrays(str(path), shapes, arrays.__getitem__)
 
@@ -269,10 +329,10 @@ def _zipped(path: Path, archive: Any) -> Arrays:
 def _sparse(path: Path) -> Arrays:
     from scipy import sparse
 
-    try:
-        matrix = sparse.csr_array(sparse.load_npz(path))
-    except (ValueError, KeyError, IndexError) as error:
-        raise _NotReadableError(str(error)) from error
+    with _by_library():
+        found = sparse.load_npz(path)
+        check_sparse("it", found)
+        matrix = sparse.csr_array(found)
     return Arrays(str(path), {"": matrix.shape}, lambda _: matrix)
 
 
@@ -285,15 +345,28 @@ def _hdf5(path: Path) -> Arrays:
             shapes[name] = item.shape
 
     def get(name: str) -> Any:
-        with h5py.File(path, "r") as file:
-            return file[name][()]
+        with _whole(path, "h5"):
+            with _by_library():
+                file = h5py.File(path, "r")
+            with file:
+                return _hdf5_values(path, name, file)
 
-    try:
-        with h5py.File(path, "r") as file:
-            file.visititems(note)
-    except OSError as error:
-        raise _NotReadableError(str(error)) from error
+    with _by_library(), h5py.File(path, "r") as file:
+        file.visititems(note)
     return Arrays(str(path), shapes, get)
+
+
+def _hdf5_values(path: Path, name: str, file: Any) -> Any:
+    with _by_library():
+        array = file[name]
+        declared = array.size * array.dtype.itemsize
+        # the file of a stranger could name any file of this machine
+        elsewhere = array.is_virtual or array.external
+    if elsewhere:
+        raise _NotReadableError(f"the values of {name!r} lie in other files, which are not read")
+    check_size(str(path), path.stat().st_size, declared)
+    with _by_library():
+        return array[()]
 
 
 # --------------------------------------------------------------------------------------------------
@@ -308,7 +381,7 @@ def _folder(path: Path, form: str | None) -> Input:
         raise ValueError(f"{path} is empty")
     if form == "parquet" or (form is None and any(p.suffix == ".parquet" for p in shown)):
         with _whole(path, "parquet"):
-            return _checked_frame(str(path), _parquet(path))
+            return _checked_frame(str(path), _parquet(path, str(path)))
     own = [item for item in shown if _is_picture(item)]
     folders = {item: _pictures(item) for item in shown if item.is_dir()}
     filled = {folder: inside for folder, inside in folders.items() if inside}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,13 +14,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from concrete_kmeans.limits import max_pixels
 from concrete_kmeans.readers.contents import Data, Options, Preparation, need
 from concrete_kmeans.readers.files import ImageFiles, Input
 
 __all__ = ["ImagePreparation"]
 
-#: Pixels of a picture as it is on disk; what declares more is not decoded.
-MAX_PIXELS = 2**26
 #: Numbers in a row; more would make a network of a gigabyte.
 MAX_FEATURES = 2**16
 #: Formats that pillow may try, whatever a file is called.
@@ -104,7 +105,7 @@ class ImagePreparation(Preparation):
         with _opened(path) as picture:
             upright = ops.exif_transpose(picture)
             if upright.size != (width, height) and not self.resize:
-                raise ValueError(
+                raise _RefusedError(
                     f"{path} is {upright.height}x{upright.width}, but pictures of the fit were "
                     f"{height}x{width}"
                 )
@@ -115,26 +116,59 @@ class ImagePreparation(Preparation):
         return np.moveaxis(pixels, 2, 0) if self.mode == "rgb" else pixels
 
 
+class _RefusedError(Exception):
+    """A picture that is whole, but not one to be read."""
+
+
+#: What pillow raises for damaged files.
+DAMAGE = (
+    *(OSError, SyntaxError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError),
+    *(OverflowError, MemoryError, RuntimeError, ZeroDivisionError, struct.error, zlib.error),
+)
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """A picture, its pixels not decoded yet; whatever is wrong with it names the file."""
     image = need("PIL.Image", "pictures")
+    most = max_pixels()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _own_limit(image, most):
             warnings.simplefilter("ignore")  # of metadata that is out of order; of size, see below
             with image.open(path, formats=DECODERS) as picture:
-                if picture.width * picture.height > MAX_PIXELS:
-                    raise ValueError(
-                        f"{path} declares {picture.height}x{picture.width} pixels, more than the "
-                        f"{MAX_PIXELS} that are decoded"
-                    )
+                _check_pixels(path, picture, most)
                 yield picture
+    except _RefusedError as error:
+        raise ValueError(str(error)) from error
     except image.DecompressionBombError as error:
-        raise ValueError(f"{path} declares more pixels than are decoded: {error}") from error
+        raise ValueError(_too_many(path, "more pixels", most)) from error
     except image.UnidentifiedImageError as error:
         raise ValueError(f"{path} cannot be read as a picture") from error
-    except (OSError, SyntaxError, EOFError) as error:  # what pillow raises for damaged files
-        raise ValueError(f"{path} cannot be read as a picture: {error}") from error
+    except DAMAGE as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{path} cannot be read as a picture: {said}") from error
+
+
+@contextmanager
+def _own_limit(image: Any, most: int) -> Iterator[None]:
+    """Pillow's own limit out of the way of ours, which may be larger."""
+    before, image.MAX_IMAGE_PIXELS = image.MAX_IMAGE_PIXELS, most
+    try:
+        yield
+    finally:
+        image.MAX_IMAGE_PIXELS = before
+
+
+def _check_pixels(path: Path, picture: Any, most: int) -> None:
+    if picture.width * picture.height > most:
+        raise _RefusedError(_too_many(path, f"{picture.height}x{picture.width} pixels, more", most))
+
+
+def _too_many(path: Path, what: str, most: int) -> str:
+    return (
+        f"{path} declares {what} than the {most} that are decoded; if you trust it, allow more, "
+        "as CKM_MAX_PIXELS=500M in the environment"
+    )
 
 
 def _turned_size(picture: Any) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from concrete_kmeans.readers.contents import (
     unknown,
 )
 from concrete_kmeans.readers.files import Frame, Input
+from concrete_kmeans.validation import check_types
 
 __all__ = ["Column", "TablePreparation"]
 
@@ -134,6 +135,8 @@ class TablePreparation(Preparation):
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """What ``to_json`` gave."""
+        for column in value["columns"]:
+            check_types(Column, column)
         columns = [Column(**column) for column in value["columns"]]
         return super().from_json({**value, "columns": columns})
 
@@ -146,7 +149,8 @@ def _counts_rows(frame: Any) -> bool:
     """Whether the first column is the row numbers that pandas writes without a name."""
     if frame.columns[0] != UNNAMED:
         return False
-    return bool(np.array_equal(frame[UNNAMED].to_numpy(), np.arange(len(frame))))
+    numbers = frame[UNNAMED].to_numpy()
+    return numbers.dtype.kind in "iu" and bool(np.array_equal(numbers, np.arange(len(frame))))
 
 
 def _learned(source: str, series: Any, missing: Missing) -> Column:
@@ -165,8 +169,14 @@ def _learned(source: str, series: Any, missing: Missing) -> Column:
     size = len(categories) if kind == "category" else 1
     if kind == "vector":
         size = len(series.dropna().iloc[0])
+        if size == 0:
+            raise ValueError(f"{source}: column {series.name!r} holds empty lists: --drop it")
     column = Column(series.name, kind, [0.0] * size, categories)
     values = _values(source, column, series)
+    if np.isnan(values).all(0).any():
+        raise ValueError(
+            f"{source}: column {series.name!r} has a feature without values: --drop it"
+        )
     means = np.nanmean(values, 0).tolist() if missing == "mean" else column.means
     return Column(series.name, kind, means, categories)
 
