@@ -12,6 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import torch
@@ -26,8 +27,15 @@ __all__ = ["LloydResult", "RowSource", "assign", "kmeans_plusplus", "lloyd"]
 MAX_CHUNK_BYTES = 2 * 2**20
 #: On CUDA a chunk must be large enough to fill the device.
 MAX_CHUNK_BYTES_CUDA = 256 * 2**20
+#: Largest memory for the distances of all rows to the candidates of a step of k-means++.
+MAX_KEPT_BYTES = 64 * 2**20
 #: Rows of one of the many products that a long one is cut into on a GPU.
 RUN = 1024
+#: Rows that say where the middle of all is, at most, and in how many runs of neighbours.
+SAMPLE, SAMPLE_RUNS = 1024, 16
+#: The inertia is taken from the clusters' sums where it is at least this part of the rows' squared
+#: lengths, of which it is the difference; below, digits would be lost.
+KEEPS_DIGITS = 0.1
 
 
 class RowSource(Protocol):
@@ -125,23 +133,53 @@ class _Chunks:
         self.shift: Tensor | None = None
         self._scratch = threading.local()
         self._codes: dict[int, Tensor] = {}
-        mean, variance = self._mean_and_variance()
-        self.variance = variance / self.d  # () or (R,)
+        self.norms = torch.empty(0, dtype=self.dtype, device=self.device)
+        mean, variance = self._middle()
         if bool((mean.square().sum(-1) > 4.0 * variance).any()):
             self.shift = mean.to(self.dtype).unsqueeze(-2)  # (1, D) or (R, 1, D)
 
-    def _mean_and_variance(self) -> tuple[Tensor, Tensor]:
-        """Mean of each feature and the sum of their variances, in float64."""
-        pilot = total = square = torch.zeros((), dtype=self.dtype, device=self.device)
-        for c in self:
-            if c.start == 0:
-                pilot = c.rows.mean(-2, keepdim=True)  # squares of far rows would lose digits
-            rows = torch.sub(c.rows, pilot, out=self.scratch("centred", c.rows.shape))
-            total = total + rows.sum(-2).double()
-            square = square + torch.linalg.vecdot(rows, rows).sum(-1).double()
-        mean = total / self.n
-        variance = (square / self.n - mean.square().sum(-1)).clamp_min(0.0)
-        return mean + pilot.squeeze(-2).double(), variance
+    def _middle(self) -> tuple[Tensor, Tensor]:
+        """About the mean of each feature and the sum of their variances: of a sample, in float64.
+
+        A point near the mean serves as well as the mean itself, which would take a pass.
+        """
+        runs = min(SAMPLE_RUNS, self.size)
+        length = min(SAMPLE, self.size) // runs
+        starts = [self.n * i // runs for i in range(runs + 1)]
+        pieces = [self._read(start, min(start + length, end)) for start, end in pairwise(starts)]
+        rows = torch.cat(pieces, dim=-2).double()
+        variance, mean = torch.var_mean(rows, -2, correction=0)
+        return mean, variance.sum(-1)
+
+    def measure(self, threads: _Threads, with_variance: bool) -> tuple[Tensor, Tensor]:
+        """Fill ``norms``, the squared lengths of all rows, (N,) or (R, N).
+
+        Returns the weighted sum of those, and the mean variance of the features, or zero if that is
+        not asked for; both () or (R,), in float64.
+        """
+        shape = tuple(self.X.shape)[:-1]
+        self.norms = torch.empty(shape, dtype=self.dtype, device=self.device)
+
+        def part(first: int, last: int) -> tuple[Tensor, Tensor, Tensor]:
+            total = torch.zeros(*shape[:-1], self.d, dtype=torch.float64, device=self.device)
+            energy, square = total.new_zeros(shape[:-1]), total.new_zeros(shape[:-1])
+            for c in self.between(first, last):
+                norms = squared_lengths(c.rows)
+                self.norms[..., c.start : c.stop] = norms
+                square += _to_float64_sum(norms)
+                energy += _to_float64_sum(norms if c.weight is None else norms * c.weight)
+                if with_variance:
+                    total += c.rows.sum(-2).double()
+            return energy, square, total
+
+        parts = threads.run(self.n, self.size, part)
+        energy, square, total = (
+            sum(numbers[1:], numbers[0]) for numbers in zip(*parts, strict=True)
+        )
+        if not with_variance:
+            return energy, torch.zeros_like(square)
+        variance = square / self.n - (total / self.n).square().sum(-1)
+        return energy, variance.clamp_min(0.0) / self.d
 
     def __iter__(self) -> Iterator[_Chunk]:
         return self.between(0, self.n)
@@ -150,11 +188,14 @@ class _Chunks:
         """Chunks of some of the rows."""
         for start in range(first, last, self.size):
             stop = min(start + self.size, last)
-            rows = self.X[:, start:stop] if self.batched else self.X[start:stop]  # type: ignore[index]
+            rows = self._read(start, stop)
             if self.shift is not None:
                 rows = torch.sub(rows, self.shift, out=self.scratch("moved", rows.shape))
             weight = None if self.weight is None else self.weight[start:stop]
             yield _Chunk(start, stop, rows, weight)
+
+    def _read(self, start: int, stop: int) -> Tensor:
+        return self.X[:, start:stop] if self.batched else self.X[start:stop]  # type: ignore[index]
 
     def scratch(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
         """Memory to write to, the same for a name in every chunk of a thread.
@@ -220,6 +261,13 @@ class _Chunks:
 
     def moved_back(self, centers: Tensor) -> Tensor:
         return centers if self.shift is None else centers + self.shift
+
+
+def squared_lengths(rows: Tensor) -> Tensor:
+    """``|x|^2`` of rows (..., D)."""
+    # half the time of linalg.vecdot, which writes the squares to memory first
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=-1)
+    return norms.square_()
 
 
 def _to_float64_sum(blocks: Tensor) -> Tensor:
@@ -360,39 +408,76 @@ def kmeans_plusplus(
             for g in generators
         ]
     )  # (R, K, T), in [0, 1)
-    norms = torch.empty(X.shape[:-1], dtype=X.dtype, device=X.device)  # (N,) or (R, N)
     sampler = _Sampler(R, chunks.n, X)
-    closest = torch.full_like(sampler.mass, math.inf)[:, : chunks.n]
-    for c in chunks:
-        norms[..., c.start : c.stop] = torch.linalg.vecdot(c.rows, c.rows)
-        sampler.mass[:, c.start : c.stop] = 1.0 if c.weight is None else c.weight
-
-    def distances(c: _Chunk, centers: Tensor) -> Tensor:  # (R, T, B)
-        partial = chunks.partial_distances(c.rows, centers, centers.square().sum(-1))
-        return partial.add_(norms[..., c.start : c.stop].unsqueeze(-2)).clamp_(min=0.0)
-
+    sampler.mass[:, : chunks.n] = 1.0 if sample_weight is None else sample_weight
     indices = torch.empty(R, n_clusters, dtype=torch.int64, device=X.device)
     restart = torch.arange(R, device=X.device)
-    for k in range(n_clusters):
-        trials = 1 if k == 0 else T
-        candidates, _ = sampler.draw(uniform[:, k, :trials])  # (R, T)
-        rows = chunks.moved(_gather_rows(X, candidates))
-        best = torch.zeros_like(restart)
-        if trials > 1:
-            potential = torch.zeros(R, trials, dtype=torch.float64, device=X.device)
-            for c in chunks:
-                nearest = distances(c, rows)
-                torch.minimum(nearest, closest[:, None, c.start : c.stop], out=nearest)
-                potential += _to_float64_sum(nearest if c.weight is None else nearest * c.weight)
+    with _Threads(X.device) as threads:
+        chunks.measure(threads, with_variance=False)
+        nearest = _NearestOfTrials(chunks, R, T, threads)
+        for k in range(n_clusters):
+            candidates, _ = sampler.draw(uniform[:, k, : 1 if k == 0 else T])  # (R, T)
+            rows = chunks.moved(_gather_rows(X, candidates))
+            potential = nearest.look(rows)  # (R, T)
             best = potential.argmin(-1)
-        indices[:, k] = candidates[restart, best]
-        chosen = rows[restart, best].unsqueeze(1)  # (R, 1, D)
-        for c in chunks:
-            here = closest[:, c.start : c.stop]
-            torch.minimum(here, distances(c, chosen).squeeze(1), out=here)
-            mass = here if c.weight is None else here * c.weight
-            sampler.mass[:, c.start : c.stop] = mass
+            indices[:, k] = candidates[restart, best]
+            nearest.take(rows, best, sampler.mass)
     return _gather_rows(X, indices), indices
+
+
+class _NearestOfTrials:
+    """Squared distance of each row to the nearest centre so far, and to each of some more."""
+
+    def __init__(self, chunks: _Chunks, R: int, T: int, threads: _Threads) -> None:
+        self.chunks, self.threads = chunks, threads
+        empty = torch.empty(0, dtype=chunks.dtype, device=chunks.device)
+        self.closest = empty.new_full((R, chunks.n), math.inf)
+        # kept, the distances to the candidates save a second pass for the one that is taken
+        fits = R * T * chunks.n * chunks.dtype.itemsize <= MAX_KEPT_BYTES
+        self.kept = empty.new_empty(T if fits else 0, R, chunks.n)
+
+    def look(self, candidates: Tensor) -> Tensor:
+        """Weighted sum of those distances (R, T) with each of the candidates (R, T, D)."""
+        R, T, _ = candidates.shape
+
+        def part(first: int, last: int) -> Tensor:
+            potential = torch.zeros(R, T, dtype=torch.float64, device=self.chunks.device)
+            for c, nearest in self._distances(candidates, first, last):
+                for t in range(T if len(self.kept) else 0):
+                    self.kept[t, :, c.start : c.stop] = nearest[:, t]
+                potential += _to_float64_sum(nearest if c.weight is None else nearest * c.weight)
+            return potential
+
+        first, *others = self.threads.run(self.chunks.n, self.chunks.size, part)
+        return sum(others, first)
+
+    def take(self, candidates: Tensor, best: Tensor, mass: Tensor) -> None:
+        """Add the best (R,) of the candidates; write the weighted distances to ``mass`` (R, N)."""
+        restart = torch.arange(len(best), device=best.device)
+        chosen = candidates[restart, best].unsqueeze(1)  # (R, 1, D)
+
+        def part(first: int, last: int) -> None:
+            rows = slice(first, last)
+            if len(self.kept):
+                for r, t in enumerate(best.tolist()):
+                    self.closest[r, rows] = self.kept[t, r, rows]
+            else:
+                for c, nearest in self._distances(chosen, first, last):
+                    self.closest[:, c.start : c.stop] = nearest[:, 0]
+            mass[:, rows] = self.closest[:, rows]
+            if self.chunks.weight is not None:
+                mass[:, rows] *= self.chunks.weight[rows]
+
+        self.threads.run(self.chunks.n, self.chunks.size, part)
+
+    def _distances(self, centers: Tensor, first: int, last: int) -> Iterator[tuple[_Chunk, Tensor]]:
+        """Of each chunk, to the nearest so far or one of (R, T, D), as (R, T, B)."""
+        norms = centers.square().sum(-1)
+        for c in self.chunks.between(first, last):
+            rows = slice(c.start, c.stop)
+            partial = self.chunks.partial_distances(c.rows, centers, norms)
+            partial.add_(self.chunks.norms[..., rows].unsqueeze(-2)).clamp_(min=0.0)
+            yield c, torch.minimum(partial, self.closest[:, None, rows], out=partial)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -445,11 +530,12 @@ def lloyd(
     check_positive_int("max_iter", max_iter)
     R, K, _ = centers.shape
     chunks = _Chunks(X, sample_weight, R * K, max_chunk_bytes)
-    threshold = tol * chunks.variance.expand(R)
     centers = chunks.moved(centers).clone()
     n_iter = torch.zeros(R, dtype=torch.int64, device=X.device)
     running = torch.arange(R, device=X.device)
     with _Threads(X.device) as threads:
+        energy, variance = chunks.measure(threads, with_variance=tol > 0.0)
+        threshold = tol * variance.expand(R)
         state = _Partition(chunks, R, K, threads)
         for _ in range(max_iter):
             n_iter[running] += 1
@@ -461,7 +547,9 @@ def lloyd(
             if not len(running):
                 break
         state.reassign(centers, torch.arange(R, device=X.device))
-    total = _inertia(chunks, centers, state.labels)
+        total = energy + state.inertia_less_energy(centers)
+        if bool((total < KEEPS_DIGITS * energy).any()):
+            total = _inertia(chunks, centers, state.labels, threads)
     return LloydResult(chunks.moved_back(centers), state.labels, total, n_iter)
 
 
@@ -492,7 +580,8 @@ def assign(
     centers = _batched_centers(X, centers)
     _check_rows(X, 1)
     chunks = _Chunks(X, None, centers.shape[0] * centers.shape[1], max_chunk_bytes)
-    return _nearest(chunks, chunks.moved(centers))
+    with _Threads(X.device) as threads:
+        return _nearest(chunks, chunks.moved(centers), threads)
 
 
 @torch.no_grad()
@@ -510,7 +599,9 @@ def inertia(
     """
     centers = _batched_centers(X, centers)
     chunks = _Chunks(X, sample_weight, 1, None)
-    return _inertia(chunks, chunks.moved(centers), labels.view(centers.shape[0], -1))
+    labels = labels.view(centers.shape[0], -1)
+    with _Threads(X.device) as threads:
+        return _inertia(chunks, chunks.moved(centers), labels, threads)
 
 
 def _batched_centers(X: Rows, centers: Tensor) -> Tensor:
@@ -703,7 +794,8 @@ class _Partition:
             before = labels.index_select(0, changed)
             labels[changed] = after
             if r in self.gaps:
-                self.gaps[r][where] = _gaps(rows, partial, labels, least, self.seen[r])
+                norms = (self.chunks.norms[r] if self.chunks.batched else self.chunks.norms)[where]
+                self.gaps[r][where] = _gaps(norms, partial, labels, least, self.seen[r])
             weight = None if weight is None else weight.index_select(0, changed)
         self.labels[r, where] = labels.int()
         moves.changed[r] = moves.changed.get(r, 0) + len(after)
@@ -782,6 +874,12 @@ class _Partition:
         # with fewer rows of positive weight than clusters, a cluster stays empty where it is
         return torch.where(weights > self.empty_weight, means.to(centers.dtype), centers[running])
 
+    def inertia_less_energy(self, centers: Tensor) -> Tensor:
+        """Eq. 1 of the rows in their clusters less their weighted squared lengths, (R,)."""
+        exact = centers.double()
+        own = self.weights.unsqueeze(-1) * exact - 2.0 * self.sums
+        return (own * exact).sum((-2, -1))
+
     def _refill(self, centers: Tensor, r: int) -> None:
         """Give each empty cluster of restart ``r`` a row of its own, far from its centre."""
         empty = (self.weights[r] <= self.empty_weight).nonzero().squeeze(-1).tolist()
@@ -825,15 +923,14 @@ class _Partition:
         return distinct
 
 
-def _gaps(rows: Tensor, partial: Tensor, labels: Tensor, least: Tensor, centers: Tensor) -> Tensor:
+def _gaps(norms: Tensor, partial: Tensor, labels: Tensor, least: Tensor, centers: Tensor) -> Tensor:
     """Distance of the second nearest centre less that of the nearest; writes over (K, M)."""
     if len(partial) == 1:
         return torch.full_like(least, torch.inf)
     second = partial.scatter_(0, labels.long().unsqueeze(0), torch.inf).amin(0)
-    norms = torch.linalg.vecdot(rows, rows)
     # the expanded form is off by some units in the last place of its largest term
     largest = centers.square().sum(-1).amax()
-    slack = (norms + largest).mul_(8.0 * torch.finfo(rows.dtype).eps)
+    slack = (norms + largest).mul_(8.0 * torch.finfo(norms.dtype).eps)
     gap = second.add_(norms).sub_(slack).clamp_(min=0.0).sqrt_()
     return gap.sub_(least.add_(norms).add_(slack).clamp_(min=0.0).sqrt_())
 
@@ -851,29 +948,37 @@ def _largest_loss(old: Tensor, new: Tensor) -> Tensor:
     return (moved + others) * (1.0 + 16.0 * torch.finfo(moved.dtype).eps)
 
 
-def _nearest(chunks: _Chunks, centers: Tensor) -> tuple[Tensor, Tensor]:
+def _nearest(chunks: _Chunks, centers: Tensor, threads: _Threads) -> tuple[Tensor, Tensor]:
     R = centers.shape[0]
     labels = torch.empty(R, chunks.n, dtype=torch.int32, device=centers.device)
     nearest = torch.empty(R, chunks.n, dtype=centers.dtype, device=centers.device)
     norms = centers.square().sum(-1)
-    for c in chunks:
-        partial = chunks.partial_distances(c.rows, centers, norms)
-        label = chunks.nearest(partial)  # (R, B)
-        labels[:, c.start : c.stop] = label
-        smallest = partial.gather(1, label.unsqueeze(1)).squeeze(1)
-        smallest += torch.linalg.vecdot(c.rows, c.rows)
-        nearest[:, c.start : c.stop] = smallest.clamp_(min=0.0)
+
+    def part(first: int, last: int) -> None:
+        for c in chunks.between(first, last):
+            partial = chunks.partial_distances(c.rows, centers, norms)
+            label = chunks.nearest(partial)  # (R, B)
+            labels[:, c.start : c.stop] = label
+            smallest = partial.gather(1, label.unsqueeze(1)).squeeze(1)
+            smallest += squared_lengths(c.rows)
+            nearest[:, c.start : c.stop] = smallest.clamp_(min=0.0)
+
+    threads.run(chunks.n, chunks.size, part)
     return labels, nearest
 
 
-def _inertia(chunks: _Chunks, centers: Tensor, labels: Tensor) -> Tensor:
-    total = torch.zeros(centers.shape[0], dtype=torch.float64, device=centers.device)
-    for c in chunks:
-        for r in range(len(total)):
-            rows = c.rows if c.rows.ndim == 2 else c.rows[r]
-            own = chunks.scratch("own", rows.shape)
-            torch.index_select(centers[r], 0, labels[r, c.start : c.stop], out=own)
-            own -= rows
-            distance = torch.linalg.vecdot(own, own)
-            total[r] += (distance if c.weight is None else distance * c.weight).double().sum()
-    return total
+def _inertia(chunks: _Chunks, centers: Tensor, labels: Tensor, threads: _Threads) -> Tensor:
+    def part(first: int, last: int) -> Tensor:
+        total = torch.zeros(centers.shape[0], dtype=torch.float64, device=centers.device)
+        for c in chunks.between(first, last):
+            for r in range(len(total)):
+                rows = c.rows if c.rows.ndim == 2 else c.rows[r]
+                own = chunks.scratch("own", rows.shape)
+                torch.index_select(centers[r], 0, labels[r, c.start : c.stop], out=own)
+                own -= rows
+                distance = squared_lengths(own)
+                total[r] += (distance if c.weight is None else distance * c.weight).double().sum()
+        return total
+
+    first, *others = threads.run(chunks.n, chunks.size, part)
+    return sum(others, first)
