@@ -27,13 +27,14 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from concrete_kmeans import storage
+from concrete_kmeans import processes, storage
 from concrete_kmeans.files import check_above, write_bytes
 
 __all__ = [
     "JSON",
     "CheckpointWarning",
     "Checkpoints",
+    "Signals",
     "Stopped",
     "check_folder",
     "digest_tensors",
@@ -88,8 +89,6 @@ class Checkpoints:
         """Results of the parts of the fit that are done."""
         self.state: dict[str, Any] = {}
         """Of the fit when the last of them was done."""
-        self.stopped_by: int | None = None
-        """The signal that asks to stop after this step."""
         self._loop: dict[str, Any] | None = None
         self._number = 0
         self._last = time.monotonic()
@@ -101,31 +100,42 @@ class Checkpoints:
     def read(self, device: torch.device) -> bool:
         """Take over the newest whole checkpoint; return whether there is one.
 
+        Of many processes the first reads it.
+
         Raises
         ------
         ValueError
             It belongs to another fit, or none of those that are there is whole.
         """
+        data = processes.bytes_by_first(self._newest)
+        if not data:
+            return False
+        found = _decoded(data, device)
+        self.finished, self.state = found["finished"], found["state"]
+        self._loop = found["loop"]
+        return True
+
+    def _newest(self) -> bytes:
+        """What the newest whole checkpoint holds; nothing if there is none."""
         _remove_unfinished(self.folder)
         there = _files(self.folder)
         for path in reversed(there):
             try:
-                found = _read(path, device)
+                data = _read(path)
+                found = _decoded(data, torch.device("cpu"))
             except (OSError, ValueError) as error:
                 _warn(f"checkpoint {path} cannot be used ({error}); the one before it is tried")
                 continue
             self._check_identity(path, found["identity"])
-            self.finished, self.state = found["finished"], found["state"]
-            self._loop = found["loop"]
             self._number = max(map(_number, there))
             logger.info("going on from %s", path)
-            return True
+            return data
         if there:
             raise ValueError(
                 f"checkpoint: none of the {len(there)} checkpoint(s) in {self.folder} can be used; "
                 "remove them to begin anew"
             )
-        return False
+        return b""
 
     def take_loop(self) -> dict[str, Any] | None:
         """The loop to go on with, if one was under way; the first that asks has it."""
@@ -150,7 +160,7 @@ class Checkpoints:
 
     @property
     def due(self) -> bool:
-        """Whether the last one was written long enough ago."""
+        """Whether the last one was written long enough ago, by the clock of this process."""
         return time.monotonic() - self._last >= self.seconds
 
     def finish(self, name: str, result: Any, state: dict[str, Any]) -> None:
@@ -165,10 +175,12 @@ class Checkpoints:
             self.write(None)
 
     def write(self, loop: dict[str, Any] | None) -> None:
-        """Write a checkpoint, with a loop that is under way.
+        """Write a checkpoint, with a loop that is under way; of many processes, the first does.
 
         A failure is a warning: it is no reason to lose the fit as well.
         """
+        if processes.rank() > 0:
+            return
         tensors: dict[str, Tensor] = {}
         held = {
             "identity": self._identity,
@@ -194,17 +206,33 @@ class Checkpoints:
 
     def remove(self) -> None:
         """Remove them all: the fit has ended."""
-        remove_checkpoints(self.folder)
+        if processes.rank() == 0:
+            remove_checkpoints(self.folder)
 
-    # ----------------------------------------------------------------------------------------------
-    # signals
+
+class Signals:
+    """Ctrl-C and SIGTERM, which wait for the end of a step while :meth:`wait` lasts.
+
+    A step that is cut short leaves no state to go on from, and other processes waiting.
+    """
+
+    #: Where there are other processes, steps between two questions whether one is to stop.
+    ask_every = 10
+
+    def __init__(self) -> None:
+        self.noted: int | None = None
+
+    def asked(self, step: int) -> int | None:
+        """The signal that asks to stop after this step: the same in all processes."""
+        if not processes.many():
+            return self.noted
+        if step % self.ask_every:
+            return None
+        return processes.largest(self.noted or 0) or None
 
     @contextlib.contextmanager
-    def signals_wait(self) -> Iterator[None]:
-        """While it lasts, Ctrl-C and SIGTERM are noted in ``stopped_by``; a second one is not.
-
-        A step that is cut short leaves no state to go on from.
-        """
+    def wait(self) -> Iterator[None]:
+        """While it lasts, they are noted; a second one is not."""
         if threading.current_thread() is not threading.main_thread():
             yield  # only the main thread has signals
             return
@@ -219,7 +247,7 @@ class Checkpoints:
                 signal.signal(number, handler)
 
         def note(number: int, _frame: object) -> None:
-            self.stopped_by = number
+            self.noted = number
             put_back()
 
         for number in before:
@@ -228,8 +256,8 @@ class Checkpoints:
             yield
         finally:
             put_back()
-        if self.stopped_by is not None:  # it came after the last step: it is there again
-            late, self.stopped_by = self.stopped_by, None
+        if self.noted is not None:  # it came after the last step: it is there again
+            late, self.noted = self.noted, None
             signal.raise_signal(late)
 
 
@@ -290,10 +318,14 @@ def _checksum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:DIGITS]
 
 
-def _read(path: Path, device: torch.device) -> dict[str, Any]:
+def _read(path: Path) -> bytes:
     data = path.read_bytes()
     if _checksum(data) != path.stem.split("-")[-1]:
         raise ValueError("its checksum is not that of its name")
+    return data
+
+
+def _decoded(data: bytes, device: torch.device) -> dict[str, Any]:
     try:
         tensors = tensors_from_bytes(data)
         text = tensors.pop(JSON).numpy().tobytes()

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from concrete_kmeans import storage
+from concrete_kmeans import processes, storage
 from concrete_kmeans.augment import resolve_augment
 from concrete_kmeans.checkpoints import Checkpoints, check_folder, digest_tensors
 from concrete_kmeans.data import (
@@ -327,6 +327,9 @@ class DeepClusterer(
     def fit(self, X: Any, y: object = None) -> Self:  # noqa: ARG002
         """Learn the embedding and its clusters.
 
+        Where a process group of torch.distributed is initialised, all its processes have to call it
+        with the same arguments: they share the work, and all get the result.
+
         Parameters
         ----------
         X : array, DataFrame, CSR matrix, Tensor or Dataset of n_samples rows
@@ -338,6 +341,11 @@ class DeepClusterer(
         self
         """
         self._check_params()
+        with processes.together():
+            self._fit(X)
+        return self
+
+    def _fit(self, X: Any) -> None:
         X, source = self._open(X, reset=True)
         fit = self._prepare(source)
         fit.once("pretrain", lambda: self._pretrain(fit))
@@ -349,7 +357,6 @@ class DeepClusterer(
         self._finish(X, fit, centers, best)
         if fit.interrupted is not None:
             raise fit.interrupted
-        return self
 
     def _open_checkpoints(self, source: Source) -> Checkpoints | None:
         if self.checkpoint is None:
@@ -376,11 +383,12 @@ class DeepClusterer(
                 f"n_samples={source.rows.shape[0]} should be >= n_clusters={self.n_clusters}"
             )
         resolve_augment(self.augment, source.feature_shape)  # or its error, before any work
+        processes.own(min(self.batch_size, int(source.rows.shape[0])))  # likewise
         checkpoints = self._open_checkpoints(source)
         if checkpoints is not None and checkpoints.state:
             seeds = checkpoints.state["seeds"]  # a fresh seed must not be drawn again
         else:
-            seed = seed_from(self.random_state)
+            seed = processes.number_from_first(seed_from(self.random_state))
             seeds = [seed + r for r in range(self.n_init)]
         device = source.rows.device
         generators = [torch.Generator(device).manual_seed(s) for s in seeds]
@@ -392,7 +400,9 @@ class DeepClusterer(
         else:
             network, scaling, gains = self._reuse(self.pretrained, source)
             rows = Scaled(source.rows, scaling)
-        network.set_unit(self._compares_directions(source.rows))
+        directions = self._compares_directions(source.rows)
+        network.set_unit(bool(processes.number_from_first(directions)))
+        processes.copy_from_first(list(network.state_dict().values()))
         self.feature_shape_ = source.feature_shape
         fit = Fit(
             rows,
@@ -482,7 +492,8 @@ class DeepClusterer(
             rows = fit.rows[held.to(fit.rows.device)]
             errors = untrained(fit).reconstruction_error(rows)
             sample = others[evenly(others, MAX_ROWS)]
-            fit.gains = code_gain(rows, sample, errors, fit.network.code_size).tolist()
+            gains = code_gain(rows, sample, errors, fit.network.code_size)
+            fit.gains = processes.from_first(gains).tolist()
 
     def _pretrain_epochs(self, fit: Fit) -> int:
         if self.pretrain_epochs != "auto":
@@ -588,7 +599,7 @@ class DeepClusterer(
             clip=self.clip_norm,
             precision=self.precision,
         )
-        with progress_bar(self.verbose, phase, n_steps) as bar:
+        with progress_bar(self.verbose if processes.first() else 0, phase, n_steps) as bar:
             callbacks = [*(self.callbacks or ()), *bar]
             try:
                 outcome = train(
@@ -680,7 +691,7 @@ class DeepClusterer(
             warnings.warn(
                 f"restart {', '.join(troubled)}; the last good state of each is kept",
                 ClusterCollapseWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         found = int((torch.bincount(labels) > 0).sum())
         if found < self.n_clusters and fit.interrupted is None:
@@ -688,7 +699,7 @@ class DeepClusterer(
                 f"Number of distinct clusters ({found}) found smaller than n_clusters "
                 f"({self.n_clusters}). Possibly due to duplicate points in X.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     # ----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from concrete_kmeans import functional as F
+from concrete_kmeans import processes
 from concrete_kmeans.data import (
     Batches,
     as_rows,
@@ -216,13 +217,20 @@ class ConcreteKMeans(
         self
         """
         self._check_params()
+        with processes.together():
+            self._fit(X, sample_weight)
+        return self
+
+    def _fit(self, X: Any, sample_weight: Any) -> None:
         X, rows, weight = self._check_fit_input(X, sample_weight)
-        n_init, seed = self._n_init(), seed_from(self.random_state)
+        n_init = self._n_init()
+        seed = processes.number_from_first(seed_from(self.random_state))
         generators = [torch.Generator(rows.device).manual_seed(seed + r) for r in range(n_init)]
         # Every step uses all rows when one batch holds them; merged, equal rows count as a weight.
         merge = int(rows.shape[0]) <= self.batch_size
         own, own_weight = merge_equal_rows(rows, weight) if merge else (rows, weight)
-        centers = self._first_centers(X, own, own_weight, generators, seed)
+        first = self._first_centers(X, own, own_weight, generators, seed)
+        centers = processes.from_first(first)
         solve = self._descend if self.algorithm == "concrete" else self._lloyd
         centers, n_iter, stop = solve(own, own_weight, centers, generators)
         labels, _ = assign(rows, centers)
@@ -247,7 +255,6 @@ class ConcreteKMeans(
         if stop is not None:
             raise stop
         self._warn_if_fewer_clusters(labels[best])
-        return self
 
     def _descend(
         self, rows: Rows, weight: Tensor | None, centers: Tensor, generators: list[torch.Generator]
@@ -291,10 +298,15 @@ class ConcreteKMeans(
         self
         """
         self._check_params()
+        with processes.together():
+            self._partial_fit(X, sample_weight)
+        return self
+
+    def _partial_fit(self, X: Any, sample_weight: Any) -> None:
         first = not hasattr(self, "cluster_centers_")
         X, rows, weight = self._check_fit_input(X, sample_weight, first=first)
         if first:
-            seed = seed_from(self.random_state)
+            seed = processes.number_from_first(seed_from(self.random_state))
             generators = [torch.Generator(rows.device).manual_seed(seed)]
             centers = self._first_centers(X, rows, weight, generators, seed)
             state = Online(0, self._sigma(rows, weight, centers), None, generators[0].get_state())
@@ -321,7 +333,6 @@ class ConcreteKMeans(
         self.inertia_ = float(inertia(rows, centers, labels, weight))
         self.n_iter_ = state.n_steps
         self._online = state
-        return self
 
     def _first_centers(
         self,
@@ -575,7 +586,7 @@ class ConcreteKMeans(
                 f"Number of distinct clusters ({found}) found smaller than n_clusters "
                 f"({self.n_clusters}). Possibly due to duplicate points in X.",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     @property
