@@ -74,17 +74,25 @@ def started(device: str = "auto") -> Iterator[None]:
     if not dist.is_available() or not dist.is_torchelastic_launched() or dist.is_initialized():
         yield
         return
+    from torch.distributed.rendezvous import rendezvous  # where there is torch.distributed
+
     backend = "gloo"
     if device != "cpu" and torch.cuda.is_available():
-        number, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-        if number >= there:
+        gpu, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if gpu >= there:
             raise ValueError(
                 f"--nproc-per-node of torchrun must be at most {there}, the GPUs of this machine, "
                 f"got {os.environ['LOCAL_WORLD_SIZE']}; or compute on the CPU"
             )
-        torch.cuda.set_device(number)
+        torch.cuda.set_device(gpu)
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend)
+    store, number, count = next(rendezvous("env://"))
+    if os.environ["GROUP_WORLD_SIZE"] == "1":
+        # processes that were started again would find the addresses of those before them (PyTorch
+        # issue 135712); machines count their restarts apart, so that of several it is no help
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=number, world_size=count)
     try:
         yield
     finally:
