@@ -37,6 +37,9 @@ SHALLOW = {"max_iter": 50, "batch_size": 43, "n_init": 2, "random_state": 0}
 #: Every method; each takes 50 steps at least.
 METHODS = {
     "CKM": lambda: DeepConcreteKMeans(4, **{**SMALL, "init": "mixture", "n_init": 2}),
+    "CKM, consensus": lambda: DeepConcreteKMeans(
+        4, choose="consensus", **{**SMALL, "init": "mixture", "n_init": 4, "epochs": 1}
+    ),
     "CKM, augmented": lambda: DeepConcreteKMeans(4, augment="noise", clip_norm=0.5, **SMALL),
     "CKM, paper": lambda: DeepConcreteKMeans(4, objective="paper", **SMALL),
     "AE+KM": lambda: AutoencoderKMeans(4, **{**SMALL, "pretrain_epochs": 11, "init": "auto"}),
@@ -82,15 +85,16 @@ def refused(make):
     return ""
 
 
-def main(out, *names):
+def main(out, teams, *names):
     """Fit, and write what this process has got."""
     short_phases()
     warnings.simplefilter("ignore")
-    with processes.started("cpu"):
+    with processes.started("cpu"), processes.teams(int(teams) or None):
         found = {f"{name}/{part}": value for name in names for part, value in fit(name).items()}
         fresh = ConcreteKMeans(4, **{**SHALLOW, "random_state": None})
         found["fresh seed"] = fresh.fit(X).cluster_centers_
         found["parts"] = np.concatenate([fresh.partial_fit(X).cluster_centers_ for _ in range(3)])
+        found["history"] = np.array(DCN(4, n_init=2, **SMALL).fit(X).history_[-1].losses["loss"])
         found["refused"] = np.array(refused(lambda: DCN(4, **{**SMALL, "batch_size": 1})))
         with processes.together():
             np.savez(Path(out) / f"{processes.rank()}.npz", **found)

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from concrete_kmeans import processes
 from concrete_kmeans.cli import app
+from concrete_kmeans.estimators.deep import joined_histories
 
 pytestmark = [
     pytest.mark.distributed,
@@ -24,7 +25,6 @@ pytestmark = [
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 
-#: What four processes fit; two fit everything.
 SEVEN = ("CKM", "AE+KM", "DEC", "IDEC", "DCN", "DKM", "shallow", "Lloyd")
 
 
@@ -37,7 +37,9 @@ def load_worker():
 
 WORKER = Path(__file__).with_name("processes_worker.py")
 worker = load_worker()
+#: Two processes share rows only; four, restarts first where there are any, by default.
 NAMES = {2: tuple(worker.METHODS), 4: SEVEN}
+TEAMS = {2: 1, 4: 0}
 
 
 def torchrun(count, *arguments, **options):
@@ -72,7 +74,7 @@ def alone():
 def shared(request, tmp_path_factory):
     """What each of some processes gives, and how many they are."""
     out, count = tmp_path_factory.mktemp("processes"), request.param
-    ended(torchrun(count, WORKER, out, *NAMES[count]))
+    ended(torchrun(count, WORKER, out, TEAMS[count], *NAMES[count]))
     return count, [dict(np.load(out / f"{rank}.npz")) for rank in range(count)]
 
 
@@ -85,7 +87,15 @@ def test_the_result_of_one_process(shared, alone):
             got = found[0][f"{name}/{part}"]
             assert got.shape == expected.shape
             np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-8, err_msg=name)
-        assert name in ("AE+KM", "Lloyd") or (alone(name)["steps"] >= 50).all()
+        unlike = ("AE+KM", "Lloyd", "CKM, consensus")
+        assert name in unlike or (alone(name)["steps"] >= 50).all()
+
+
+@pytest.mark.usefixtures("short_warm_up")
+def test_the_history_of_one_process(shared):
+    _, found = shared
+    history = worker.DCN(4, n_init=2, **worker.SMALL).fit(worker.X).history_
+    np.testing.assert_allclose(found[0]["history"], history[-1].losses["loss"], rtol=1e-9)
 
 
 def test_all_processes_have_it(shared):
@@ -110,13 +120,50 @@ def test_one_process_needs_no_group():
         processes.wait()
 
 
+@pytest.mark.parametrize("count", [0, -1, 1.5])
+def test_teams_are_counted(count):
+    allowed = pytest.raises(ValueError, match=r"teams must be a whole number of at least 1 or None")
+    with allowed, processes.teams(count):
+        pass
+
+
+def event(phase, step, losses, *, running=True):
+    runs = [running] * len(losses)
+    return {"phase": phase, "step": step, "n_steps": 9, "losses": {"loss": losses}, "running": runs}
+
+
+def test_a_team_that_was_over_before():
+    joined = joined_histories(
+        [
+            [event("pretrain", 5, [1.0, 2.0]), event("joint", 3, [3.0, 4.0])],
+            [event("pretrain", 5, [5.0]), event("joint", 3, [6.0]), event("joint", 6, [7.0])],
+        ],
+        [2, 1],
+    )
+    assert [(one["phase"], one["step"]) for one in joined] == [
+        ("pretrain", 5),
+        ("joint", 3),
+        ("joint", 6),
+    ]
+    assert joined[2]["losses"] == {"loss": [3.0, 4.0, 7.0]}
+    assert joined[2]["running"] == [False, False, True]
+
+
+def test_a_team_without_a_phase():
+    alone = [event("pretrain", 5, [1.0]), event("warm-up", 2, [9.0]), event("joint", 3, [3.0])]
+    joined = joined_histories([alone, [alone[0], alone[2]]], [1, 1])
+    assert [one["phase"] for one in joined] == ["pretrain", "warm-up", "joint"]
+    assert joined[1]["losses"] == {"loss": [9.0, 0.0]}
+    assert joined[1]["running"] == [True, False]
+
+
 class TestTorchrun:
     """The command, with one of its two processes killed on the way."""
 
     arguments = (
         *("-k", 4, "--method", "dcn", "--encoder", "12,3", "--pretrain-epochs", 8),
-        *("--epochs", 150, "--batch-size", 40, "--precision", "float64", "--device", "cpu"),
-        *("--checkpoint-minutes", 0.0005),
+        *("--epochs", 60, "--batch-size", 40, "--precision", "float64", "--device", "cpu"),
+        *("--checkpoint-minutes", 0.001, "--quiet"),
     )
 
     def wait_for(self, number, folder, process):
@@ -137,7 +184,7 @@ class TestTorchrun:
             *(2, "--max-restarts=1", "-m", "concrete_kmeans", *line, "-o", two),
             stdout=subprocess.PIPE,
         )
-        self.wait_for(5, tmp_path / ".two.checkpoints" / "fit", process)
+        self.wait_for(3, tmp_path / ".two.checkpoints" / "fit", process)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(children[1]), signal.SIGKILL)
         ended(process)

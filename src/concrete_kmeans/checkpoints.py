@@ -39,7 +39,10 @@ __all__ = [
     "check_folder",
     "digest_tensors",
     "holds_checkpoints",
+    "pack",
     "remove_checkpoints",
+    "team_folder",
+    "unpack",
 ]
 
 logger = logging.getLogger(__name__)
@@ -50,6 +53,8 @@ VERSION = 1
 KEPT = 2
 #: Name of the tensor that holds all that is no tensor, as JSON.
 JSON = "json"
+#: Folders, inside the first one's, of teams of processes that share out the restarts.
+TEAMS = "restarts-*"
 #: Digits of the checksum in a name.
 DIGITS = 16
 
@@ -110,7 +115,7 @@ class Checkpoints:
         data = processes.bytes_by_first(self._newest)
         if not data:
             return False
-        found = _decoded(data, device)
+        found = unpack(data, device)
         self.finished, self.state = found["finished"], found["state"]
         self._loop = found["loop"]
         return True
@@ -122,8 +127,9 @@ class Checkpoints:
         for path in reversed(there):
             try:
                 data = _read(path)
-                found = _decoded(data, torch.device("cpu"))
-            except (OSError, ValueError) as error:
+                found = unpack(data, torch.device("cpu"))
+                found = {name: found[name] for name in ("identity", "finished", "state", "loop")}
+            except (OSError, ValueError, KeyError) as error:
                 _warn(f"checkpoint {path} cannot be used ({error}); the one before it is tried")
                 continue
             self._check_identity(path, found["identity"])
@@ -181,18 +187,14 @@ class Checkpoints:
         """
         if processes.rank() > 0:
             return
-        tensors: dict[str, Tensor] = {}
-        held = {
-            "identity": self._identity,
-            "finished": self.finished,
-            "state": self.state,
-            "loop": loop,
-        }
-        text = json.dumps(storage.encode(held, tensors, "checkpoint"), allow_nan=False)
-        # clones: safetensors takes no tensors that share memory
-        whole = {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}
-        whole[JSON] = torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
-        data = tensors_to_bytes(whole)
+        data = pack(
+            {
+                "identity": self._identity,
+                "finished": self.finished,
+                "state": self.state,
+                "loop": loop,
+            }
+        )
         self._number += 1
         name = f"checkpoint-{self._number:06}-{_checksum(data)}.safetensors"
         try:
@@ -268,13 +270,20 @@ def check_folder(folder: Path) -> None:
     check_above(folder / "checkpoint")
 
 
+def team_folder(folder: Path, restarts: range) -> Path:
+    """Where the team that has those restarts keeps its checkpoints."""
+    return folder / TEAMS.replace("*", str(restarts.start)) if restarts.start else folder
+
+
 def holds_checkpoints(folder: Path) -> bool:
     """Whether there is a checkpoint in a folder, damaged or not."""
-    return bool(_files(folder))
+    return bool(_files(folder)) or any(map(_files, folder.glob(TEAMS)))
 
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove the checkpoints in a folder, and the folder if nothing else is in it."""
+    for team in folder.glob(TEAMS):
+        remove_checkpoints(team)
     _remove_unfinished(folder)
     for path in _files(folder):
         path.unlink(missing_ok=True)
@@ -325,15 +334,26 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def _decoded(data: bytes, device: torch.device) -> dict[str, Any]:
+def pack(held: Mapping[str, Any]) -> bytes:
+    """Tensors, numbers, texts, and lists and dicts of them, as safetensors."""
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(storage.encode(held, tensors, "checkpoint"), allow_nan=False)
+    # clones: safetensors takes no tensors that share memory
+    whole = {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}
+    whole[JSON] = torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
+    return tensors_to_bytes(whole)
+
+
+def unpack(data: bytes, device: torch.device) -> dict[str, Any]:
+    """What :func:`pack` was given; ValueError of what is no such thing."""
     try:
         tensors = tensors_from_bytes(data)
         text = tensors.pop(JSON).numpy().tobytes()
         there = {name: tensor.to(device) for name, tensor in tensors.items()}
         found: dict[str, Any] = storage.decode(json.loads(text), there)
-        return {name: found[name] for name in ("identity", "finished", "state", "loop")}
     except (SafetensorError, KeyError, TypeError) as error:
         raise ValueError(f"not a checkpoint: {error}") from error
+    return found
 
 
 def _warn(text: str) -> None:

@@ -3,12 +3,14 @@
 Every process runs the same program on the same input and holds the same state. Inside
 :func:`together`, work on rows is split: each process does its own part of them (:func:`own`), and
 what is global is exchanged by the functions here. Elsewhere, and in one process, these functions
-exchange nothing and give back what they were given.
+exchange nothing and give back what they were given. Restarts of a fit can be shared out among teams
+of processes first (:func:`split`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -18,15 +20,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from concrete_kmeans.validation import check_positive_int
+
 __all__ = [
     "alone",
     "bytes_by_first",
     "copy_from_first",
+    "exchange",
     "first",
     "from_first",
     "gather",
     "largest",
     "many",
+    "n_teams",
     "number_from_first",
     "own",
     "rank",
@@ -34,10 +40,12 @@ __all__ = [
     "several",
     "share",
     "size",
+    "split",
     "started",
     "sum_all",
     "sum_in_place",
     "sum_with_gradient",
+    "teams",
     "together",
     "wait",
 ]
@@ -50,11 +58,15 @@ class _Team(NamedTuple):
     size: int
     group: Any = None
     """Of torch.distributed; None is all processes."""
+    n_teams: int = 1
+    """That share out the restarts of a fit."""
 
 
 _ALONE = _Team(0, 1)
 #: None outside :func:`together` and :func:`alone`.
 _team: ContextVar[_Team | None] = ContextVar("team", default=None)
+#: Asked for by :func:`teams`; None leaves it to :func:`split`.
+_n_teams: ContextVar[int | None] = ContextVar("n_teams", default=None)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -131,6 +143,61 @@ def alone() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def teams(count: int | None) -> Iterator[None]:
+    """Let fits share out their restarts among so many teams of processes while it lasts.
+
+    Processes of a team share the rows of its restarts. One team is rows only; None is the default:
+    as many as divide both the processes and the restarts. Results are the same to rounding.
+
+    Examples
+    --------
+    >>> with teams(2), split(4) as own:  # one process is one team
+    ...     own
+    range(0, 4)
+    """
+    if count is not None:
+        check_positive_int("teams", count, also="None")
+    before = _n_teams.set(count)
+    try:
+        yield
+    finally:
+        _n_teams.reset(before)
+
+
+@contextlib.contextmanager
+def split(n_restarts: int) -> Iterator[range]:
+    """Inside :func:`together`, make teams while it lasts; yields the restarts of this one's."""
+    world = _team.get() or _ALONE
+    count = _n_teams.get() or math.gcd(world.size, n_restarts)
+    if world.size == 1 or count == 1:
+        yield range(n_restarts)
+        return
+    if world.size % count or count > n_restarts:
+        raise ValueError(
+            f"teams must divide the {world.size} processes, and be at most the {n_restarts} "
+            f"restart(s) of n_init, got {count}"
+        )
+    size = world.size // count
+    # every process has to take part in making every group
+    groups = [dist.new_group(list(range(i * size, (i + 1) * size))) for i in range(count)]
+    number = world.rank // size
+    try:
+        with _set(_Team(world.rank % size, size, groups[number], count)):
+            yield range(n_restarts * number // count, n_restarts * (number + 1) // count)
+    finally:
+        dist.destroy_process_group(groups[number])
+
+
+def exchange(data: bytes) -> list[bytes]:
+    """Inside :func:`split`, what the first of each team has."""
+    team = _team.get() or _ALONE
+    if team.n_teams == 1:
+        return [data]
+    with _set(_Team(dist.get_rank(), dist.get_world_size())):
+        return [_send(data, number * team.size) for number in range(team.n_teams)]
+
+
+@contextlib.contextmanager
 def _set(team: _Team) -> Iterator[None]:
     before = _team.set(team)
     try:
@@ -161,6 +228,11 @@ def rank() -> int:
 def size() -> int:
     """How many processes share the rows."""
     return (_team.get() or _ALONE).size
+
+
+def n_teams() -> int:
+    """How many teams share out the restarts."""
+    return (_team.get() or _ALONE).n_teams
 
 
 def first() -> bool:
@@ -283,16 +355,22 @@ def bytes_by_first(work: Callable[[], bytes]) -> bytes:
             data = work()
         except Exception as error:  # noqa: BLE001  # raised again when the others know
             failure = error
-    length = torch.tensor([-1 if failure else len(data)])
-    copy_from_first([length])
+    failed = number_from_first(failure is not None)
     if failure is not None:
         raise failure
-    if int(length) < 0:
+    if failed:
         raise RuntimeError("the first process failed; its error says why")
+    return _send(data, 0)
+
+
+def _send(data: bytes, source: int) -> bytes:
+    """What one of the processes has."""
+    length = torch.tensor([len(data)])
+    _as_one([length], lambda flat: dist.broadcast(flat, group=_group(), group_src=source))
     held = torch.zeros(int(length), dtype=torch.uint8)
-    if data:
+    if rank() == source and data:
         held = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    copy_from_first([held])
+    _as_one([held], lambda flat: dist.broadcast(flat, group=_group(), group_src=source))
     return held.numpy().tobytes()
 
 

@@ -172,6 +172,12 @@ class Interrupted(KeyboardInterrupt):
         super().__init__("training was interrupted; the state of the last step is kept")
         self.outcome, self.signal = outcome, int(number)
 
+    @classmethod
+    def elsewhere(cls, n_steps: Tensor, number: int) -> Interrupted:
+        """Of restarts (R,) that other processes trained."""
+        none = torch.zeros_like(n_steps)
+        return cls(Outcome(n_steps, none - 1, none.bool(), []), number)
+
 
 def train(
     objective: Objective,

@@ -206,6 +206,15 @@ def fit(
             help="TOML file with any of these options, as n-init = 5; the command line wins.",
         ),
     ] = None,
+    teams: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Under torchrun: teams of processes that share out the restarts; those of a team "
+            "share the rows.  [default: as many as divide both]",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run that is in the folder.")
     ] = False,
@@ -276,7 +285,7 @@ def fit(
     )
     checked("--method", request.check_method)
     request.check_place()
-    with processes.started(device):  # not before all have passed the checks
+    with processes.started(device), processes.teams(teams):  # all have passed the checks
         _run(request, json_=json_, quiet=quiet)
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from concrete_kmeans import functional as F
 from concrete_kmeans import processes
+from concrete_kmeans.checkpoints import pack, unpack
 from concrete_kmeans.data import (
     Batches,
     as_rows,
@@ -225,14 +226,15 @@ class ConcreteKMeans(
         X, rows, weight = self._check_fit_input(X, sample_weight)
         n_init = self._n_init()
         seed = processes.number_from_first(seed_from(self.random_state))
-        generators = [torch.Generator(rows.device).manual_seed(seed + r) for r in range(n_init)]
         # Every step uses all rows when one batch holds them; merged, equal rows count as a weight.
         merge = int(rows.shape[0]) <= self.batch_size
         own, own_weight = merge_equal_rows(rows, weight) if merge else (rows, weight)
-        first = self._first_centers(X, own, own_weight, generators, seed)
-        centers = processes.from_first(first)
-        solve = self._descend if self.algorithm == "concrete" else self._lloyd
-        centers, n_iter, stop = solve(own, own_weight, centers, generators)
+        with processes.split(n_init) as mine:
+            generators = [torch.Generator(rows.device).manual_seed(seed + r) for r in mine]
+            first = self._first_centers(X, own, own_weight, generators, seed + mine.start)
+            centers = processes.from_first(first)
+            solve = self._descend if self.algorithm == "concrete" else self._lloyd
+            centers, n_iter, stop = _of_all_teams(*solve(own, own_weight, centers, generators))
         labels, _ = assign(rows, centers)
         totals = inertia(rows, centers, labels, weight)
         totals = totals.where(totals.isfinite(), torch.inf)
@@ -598,6 +600,20 @@ class ConcreteKMeans(
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return cast("Tags", tags)
+
+
+def _of_all_teams(
+    centers: Tensor, n_iter: Tensor, stop: Interrupted | None
+) -> tuple[Tensor, Tensor, Interrupted | None]:
+    """Centres and steps of the restarts of all teams of processes; and whether one was stopped."""
+    if processes.n_teams() == 1:
+        return centers, n_iter, stop
+    own = {"centers": centers, "n_iter": n_iter, "signal": 0 if stop is None else stop.signal}
+    parts = [unpack(data, centers.device) for data in processes.exchange(pack(own))]
+    n_iter = torch.cat([part["n_iter"] for part in parts])
+    if number := max(part["signal"] for part in parts):
+        stop = Interrupted.elsewhere(n_iter, number)
+    return torch.cat([part["centers"] for part in parts]), n_iter, stop
 
 
 class Online(NamedTuple):
