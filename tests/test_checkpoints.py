@@ -25,7 +25,7 @@ from concrete_kmeans import (
     ClusterCollapseWarning,
     DeepConcreteKMeans,
 )
-from concrete_kmeans.checkpoints import Checkpoints, CheckpointWarning
+from concrete_kmeans.checkpoints import Checkpoints, CheckpointWarning, Signals
 from concrete_kmeans.data import Batches
 from concrete_kmeans.estimators import deep
 from concrete_kmeans.objectives.dcn import AlternatingClustering
@@ -269,20 +269,20 @@ class TestSignals:
         assert {event.phase for event in seen} == {"joint"}
         assert_same(fit.set_params(callbacks=None), quick().fit(X), tmp_path)
 
-    def test_the_second_does_not_wait(self, tmp_path):
-        checkpoints = Checkpoints(tmp_path, 1.0, dict)
-        with checkpoints.signals_wait():
+    def test_the_second_does_not_wait(self):
+        signals = Signals()
+        with signals.wait():
             signal.raise_signal(signal.SIGINT)
-            assert checkpoints.stopped_by == signal.SIGINT
+            assert signals.asked(step=3) == signal.SIGINT
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
-            checkpoints.stopped_by = None
+            signals.noted = None
 
-    def test_one_that_comes_too_late_is_not_lost(self, tmp_path):
-        checkpoints = Checkpoints(tmp_path, 1.0, dict)
-        with pytest.raises(KeyboardInterrupt), checkpoints.signals_wait():
+    def test_one_that_comes_too_late_is_not_lost(self):
+        signals = Signals()
+        with pytest.raises(KeyboardInterrupt), signals.wait():
             signal.raise_signal(signal.SIGINT)
-        assert checkpoints.stopped_by is None
+        assert signals.noted is None
 
     def test_in_another_thread(self, tmp_path, deadly):
         deadly(9)

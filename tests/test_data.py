@@ -465,7 +465,7 @@ def test_a_batch_knows_its_rows(kind, size, weighted, folder):
 
 
 def test_all_rows_in_order_if_one_batch_holds_them():
-    rows, _, index = first(Batches(DENSE, None, N, generators(0, 1)), 1)[0]
+    rows, _, index, _ = first(Batches(DENSE, None, N, generators(0, 1)), 1)[0]
     assert torch.equal(rows, DENSE.expand(2, -1, -1))
     assert torch.equal(index, torch.arange(N).expand(2, -1))
     assert rows.untyped_storage().data_ptr() == DENSE.untyped_storage().data_ptr()

@@ -27,18 +27,22 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from concrete_kmeans import storage
+from concrete_kmeans import processes, storage
 from concrete_kmeans.files import check_above, write_bytes
 
 __all__ = [
     "JSON",
     "CheckpointWarning",
     "Checkpoints",
+    "Signals",
     "Stopped",
     "check_folder",
     "digest_tensors",
     "holds_checkpoints",
+    "pack",
     "remove_checkpoints",
+    "team_folder",
+    "unpack",
 ]
 
 logger = logging.getLogger(__name__)
@@ -49,6 +53,8 @@ VERSION = 1
 KEPT = 2
 #: Name of the tensor that holds all that is no tensor, as JSON.
 JSON = "json"
+#: Folders, inside the first one's, of teams of processes that share out the restarts.
+TEAMS = "restarts-*"
 #: Digits of the checksum in a name.
 DIGITS = 16
 
@@ -88,8 +94,6 @@ class Checkpoints:
         """Results of the parts of the fit that are done."""
         self.state: dict[str, Any] = {}
         """Of the fit when the last of them was done."""
-        self.stopped_by: int | None = None
-        """The signal that asks to stop after this step."""
         self._loop: dict[str, Any] | None = None
         self._number = 0
         self._last = time.monotonic()
@@ -101,31 +105,43 @@ class Checkpoints:
     def read(self, device: torch.device) -> bool:
         """Take over the newest whole checkpoint; return whether there is one.
 
+        Of many processes the first reads it.
+
         Raises
         ------
         ValueError
             It belongs to another fit, or none of those that are there is whole.
         """
+        data = processes.bytes_by_first(self._newest)
+        if not data:
+            return False
+        found = unpack(data, device)
+        self.finished, self.state = found["finished"], found["state"]
+        self._loop = found["loop"]
+        return True
+
+    def _newest(self) -> bytes:
+        """What the newest whole checkpoint holds; nothing if there is none."""
         _remove_unfinished(self.folder)
         there = _files(self.folder)
         for path in reversed(there):
             try:
-                found = _read(path, device)
-            except (OSError, ValueError) as error:
+                data = _read(path)
+                found = unpack(data, torch.device("cpu"))
+                found = {name: found[name] for name in ("identity", "finished", "state", "loop")}
+            except (OSError, ValueError, KeyError) as error:
                 _warn(f"checkpoint {path} cannot be used ({error}); the one before it is tried")
                 continue
             self._check_identity(path, found["identity"])
-            self.finished, self.state = found["finished"], found["state"]
-            self._loop = found["loop"]
             self._number = max(map(_number, there))
             logger.info("going on from %s", path)
-            return True
+            return data
         if there:
             raise ValueError(
                 f"checkpoint: none of the {len(there)} checkpoint(s) in {self.folder} can be used; "
                 "remove them to begin anew"
             )
-        return False
+        return b""
 
     def take_loop(self) -> dict[str, Any] | None:
         """The loop to go on with, if one was under way; the first that asks has it."""
@@ -150,7 +166,7 @@ class Checkpoints:
 
     @property
     def due(self) -> bool:
-        """Whether the last one was written long enough ago."""
+        """Whether the last one was written long enough ago, by the clock of this process."""
         return time.monotonic() - self._last >= self.seconds
 
     def finish(self, name: str, result: Any, state: dict[str, Any]) -> None:
@@ -165,22 +181,20 @@ class Checkpoints:
             self.write(None)
 
     def write(self, loop: dict[str, Any] | None) -> None:
-        """Write a checkpoint, with a loop that is under way.
+        """Write a checkpoint, with a loop that is under way; of many processes, the first does.
 
         A failure is a warning: it is no reason to lose the fit as well.
         """
-        tensors: dict[str, Tensor] = {}
-        held = {
-            "identity": self._identity,
-            "finished": self.finished,
-            "state": self.state,
-            "loop": loop,
-        }
-        text = json.dumps(storage.encode(held, tensors, "checkpoint"), allow_nan=False)
-        # clones: safetensors takes no tensors that share memory
-        whole = {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}
-        whole[JSON] = torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
-        data = tensors_to_bytes(whole)
+        if processes.rank() > 0:
+            return
+        data = pack(
+            {
+                "identity": self._identity,
+                "finished": self.finished,
+                "state": self.state,
+                "loop": loop,
+            }
+        )
         self._number += 1
         name = f"checkpoint-{self._number:06}-{_checksum(data)}.safetensors"
         try:
@@ -194,17 +208,33 @@ class Checkpoints:
 
     def remove(self) -> None:
         """Remove them all: the fit has ended."""
-        remove_checkpoints(self.folder)
+        if processes.rank() == 0:
+            remove_checkpoints(self.folder)
 
-    # ----------------------------------------------------------------------------------------------
-    # signals
+
+class Signals:
+    """Ctrl-C and SIGTERM, which wait for the end of a step while :meth:`wait` lasts.
+
+    A step that is cut short leaves no state to go on from, and other processes waiting.
+    """
+
+    #: Where there are other processes, steps between two questions whether one is to stop.
+    ask_every = 10
+
+    def __init__(self) -> None:
+        self.noted: int | None = None
+
+    def asked(self, step: int) -> int | None:
+        """The signal that asks to stop after this step: the same in all processes."""
+        if not processes.many():
+            return self.noted
+        if step % self.ask_every:
+            return None
+        return processes.largest(self.noted or 0) or None
 
     @contextlib.contextmanager
-    def signals_wait(self) -> Iterator[None]:
-        """While it lasts, Ctrl-C and SIGTERM are noted in ``stopped_by``; a second one is not.
-
-        A step that is cut short leaves no state to go on from.
-        """
+    def wait(self) -> Iterator[None]:
+        """While it lasts, they are noted; a second one is not."""
         if threading.current_thread() is not threading.main_thread():
             yield  # only the main thread has signals
             return
@@ -219,7 +249,7 @@ class Checkpoints:
                 signal.signal(number, handler)
 
         def note(number: int, _frame: object) -> None:
-            self.stopped_by = number
+            self.noted = number
             put_back()
 
         for number in before:
@@ -228,8 +258,8 @@ class Checkpoints:
             yield
         finally:
             put_back()
-        if self.stopped_by is not None:  # it came after the last step: it is there again
-            late, self.stopped_by = self.stopped_by, None
+        if self.noted is not None:  # it came after the last step: it is there again
+            late, self.noted = self.noted, None
             signal.raise_signal(late)
 
 
@@ -240,13 +270,20 @@ def check_folder(folder: Path) -> None:
     check_above(folder / "checkpoint")
 
 
+def team_folder(folder: Path, restarts: range) -> Path:
+    """Where the team that has those restarts keeps its checkpoints."""
+    return folder / TEAMS.replace("*", str(restarts.start)) if restarts.start else folder
+
+
 def holds_checkpoints(folder: Path) -> bool:
     """Whether there is a checkpoint in a folder, damaged or not."""
-    return bool(_files(folder))
+    return bool(_files(folder)) or any(map(_files, folder.glob(TEAMS)))
 
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove the checkpoints in a folder, and the folder if nothing else is in it."""
+    for team in folder.glob(TEAMS):
+        remove_checkpoints(team)
     _remove_unfinished(folder)
     for path in _files(folder):
         path.unlink(missing_ok=True)
@@ -290,18 +327,33 @@ def _checksum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:DIGITS]
 
 
-def _read(path: Path, device: torch.device) -> dict[str, Any]:
+def _read(path: Path) -> bytes:
     data = path.read_bytes()
     if _checksum(data) != path.stem.split("-")[-1]:
         raise ValueError("its checksum is not that of its name")
+    return data
+
+
+def pack(held: Mapping[str, Any]) -> bytes:
+    """Tensors, numbers, texts, and lists and dicts of them, as safetensors."""
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(storage.encode(held, tensors, "checkpoint"), allow_nan=False)
+    # clones: safetensors takes no tensors that share memory
+    whole = {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}
+    whole[JSON] = torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
+    return tensors_to_bytes(whole)
+
+
+def unpack(data: bytes, device: torch.device) -> dict[str, Any]:
+    """What :func:`pack` was given; ValueError of what is no such thing."""
     try:
         tensors = tensors_from_bytes(data)
         text = tensors.pop(JSON).numpy().tobytes()
         there = {name: tensor.to(device) for name, tensor in tensors.items()}
         found: dict[str, Any] = storage.decode(json.loads(text), there)
-        return {name: found[name] for name in ("identity", "finished", "state", "loop")}
     except (SafetensorError, KeyError, TypeError) as error:
         raise ValueError(f"not a checkpoint: {error}") from error
+    return found
 
 
 def _warn(text: str) -> None:

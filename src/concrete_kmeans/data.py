@@ -23,7 +23,8 @@ from scipy import sparse
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from concrete_kmeans.lloyd import Rows
+from concrete_kmeans import processes
+from concrete_kmeans.lloyd import Rows, own_rows
 from concrete_kmeans.validation import check_choice, check_positive_int, is_auto, shown
 
 __all__ = [
@@ -557,13 +558,15 @@ def feature_moments(rows: Rows) -> Moments:
     mean = torch.zeros(d, dtype=torch.float64, device=rows.device)
     square = torch.zeros_like(mean)  # sum of squared deviations from the mean
     minimum, maximum = torch.full_like(mean, torch.inf), torch.full_like(mean, -torch.inf)
-    for start, stop, piece in pieces(rows):
+    for start, stop, piece in pieces(own_rows(rows)):
         minimum, maximum = minimum.minimum(piece.amin(0)), maximum.maximum(piece.amax(0))
         own = piece.mean(0, dtype=torch.float64)
         deviation = piece.double() - own
         jump, share = own - mean, (stop - start) / stop
         mean = mean + share * jump
         square = square + deviation.mul_(deviation).sum(0) + start * share * jump.square()
+    if processes.many():
+        mean, square, minimum, maximum = _merge_moments(mean, square, minimum, maximum, rows)
     constant = minimum == maximum
     mean = minimum.where(constant, mean)
     variance = (square / rows.shape[0]).masked_fill(constant, 0.0)
@@ -575,6 +578,17 @@ def feature_moments(rows: Rows) -> Moments:
             f"is not: minimum {minimum[feature]:.3g}, maximum {maximum[feature]:.3g}"
         )
     return Moments(mean, variance, minimum, maximum)
+
+
+def _merge_moments(
+    mean: Tensor, square: Tensor, minimum: Tensor, maximum: Tensor, rows: Rows
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of the rows of all processes, from those of each, (D,) each: as pieces are merged."""
+    share = processes.share(int(rows.shape[0]))
+    overall = processes.sum_all(share * mean)
+    square = square + share * rows.shape[0] * (mean - overall).square()
+    low, high = processes.gather(torch.stack([minimum, -maximum])[None], processes.size()).amin(0)
+    return overall, processes.sum_all(square), low, -high
 
 
 @dataclass(frozen=True, eq=False)
@@ -733,6 +747,18 @@ class Batch(NamedTuple):
     """(R, B)."""
     index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     """(R, B), their row numbers, on the device of the rows."""
+    whole: Tensor | None = None
+    """Where processes share a batch: row numbers of all of it."""
+
+    @property
+    def size(self) -> int:
+        """Rows of the batch in all processes."""
+        return int((self.index if self.whole is None else self.whole).shape[1])
+
+    @property
+    def share(self) -> float:
+        """Part of them that is here."""
+        return self.index.shape[1] / self.size
 
 
 class Place(NamedTuple):
@@ -751,6 +777,8 @@ class Batches:
     a permutation costs more than the training, with replacement. If all rows fit in one batch,
     every batch is all of them.
 
+    Many processes draw the same batches, and each reads its own part of every one.
+
     :attr:`place` and the generators' states say which batch is next; both set on fresh batches,
     they go on with it.
 
@@ -758,7 +786,7 @@ class Batches:
     --------
     >>> X, generators = torch.arange(6.0).view(6, 1), [torch.Generator().manual_seed(0)]
     >>> batches = Batches(X, None, 2, generators)
-    >>> rows, weight, index = next(iter(batches))
+    >>> rows, weight, index, _ = next(iter(batches))
     >>> torch.equal(rows, X[index]), weight, batches.per_epoch
     (True, None, 3)
     """
@@ -796,18 +824,23 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         if self.size == self.n:
-            rows = self.X[0 : self.n].expand(len(self.generators), -1, -1)
+            part = processes.own(self.n)
+            rows = self.X[part].expand(len(self.generators), -1, -1)
             for index in self.indices():
-                weight = None if self.weight is None else self.weight.expand(*index.shape)
-                yield Batch(rows, weight, index.to(self.X.device))
+                whole = index.to(self.X.device)
+                weight = None if self.weight is None else self.weight.expand(*whole.shape)[:, part]
+                yield Batch(rows, weight, whole[:, part], whole if processes.many() else None)
         for index in self.indices():
             yield self.take(index)
 
     def take(self, index: Tensor) -> Batch:
         """The batch of those rows, (R, B)."""
-        rows = self.X[index.reshape(-1)].view(*index.shape, -1)
-        index = index.to(self.X.device, non_blocking=True)
-        return Batch(rows, None if self.weight is None else self.weight[index], index)
+        part = processes.own(self.size)
+        rows = self.X[index[:, part].reshape(-1)].view(len(index), part.stop - part.start, -1)
+        whole = index.to(self.X.device, non_blocking=True)
+        own = whole[:, part]
+        weight = None if self.weight is None else self.weight[own]
+        return Batch(rows, weight, own, whole if processes.many() else None)
 
     def indices(self) -> Iterator[Tensor]:
         """Numbers (R, B) of the rows of batch after batch."""

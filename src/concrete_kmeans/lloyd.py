@@ -4,6 +4,9 @@ Rows are ``(N, D)``, shared by all restarts, or ``(R, N, D)``, one set a restart
 ``(R, K, D)``. Rows are read in chunks, so that no ``(R, K, chunk)`` block outgrows
 ``max_chunk_bytes``; distances of a chunk lie as ``(R, K, B)``, which makes one matrix product serve
 all restarts and lets the minimum over clusters run along contiguous memory.
+
+Many processes (:func:`processes.together`) share the rows: each reads a block of them, and sums
+over rows are sums over all processes. Centres are the same in all of them.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from typing import NamedTuple, Protocol, Self, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from concrete_kmeans import processes
 from concrete_kmeans.validation import check_positive_int
 
-__all__ = ["LloydResult", "RowSource", "assign", "kmeans_plusplus", "lloyd"]
+__all__ = ["LloydResult", "RowSource", "assign", "kmeans_plusplus", "lloyd", "own_rows"]
 
 #: Size of the largest block of distances: near a core's level-2 cache. 1 MiB costs more in calls,
 #: 8 MiB more in memory traffic.
@@ -59,6 +63,37 @@ class RowSource(Protocol):
 
 Rows: TypeAlias = Tensor | RowSource
 T = TypeVar("T")
+
+
+class Block:
+    """Neighbouring rows of another source.
+
+    Examples
+    --------
+    >>> Block(torch.tensor([[1.0], [3.0], [5.0]]), slice(1, 3))[torch.tensor([1])]
+    tensor([[5.]])
+    """
+
+    def __init__(self, rows: Rows, block: slice) -> None:
+        self.rows, self.first = rows, block.start
+        self.shape: Sequence[int] = (block.stop - block.start, int(rows.shape[1]))
+        self.dtype, self.device = rows.dtype, rows.device
+        self.index_device: torch.device = getattr(rows, "index_device", rows.device)
+
+    def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
+        """Dense rows on the device."""
+        if isinstance(rows, Tensor):
+            return self.rows[rows + self.first]
+        start, stop, _ = rows.indices(self.shape[0])
+        return self.rows[self.first + start : self.first + stop]
+
+
+def own_rows(rows: Rows) -> Rows:
+    """The block of rows (N, D) or (R, N, D) that this process reads; one process reads all."""
+    if not processes.many():
+        return rows
+    block = processes.own(int(rows.shape[-2]))
+    return rows[..., block, :] if isinstance(rows, Tensor) else Block(rows, block)
 
 
 class LloydResult(NamedTuple):
@@ -121,7 +156,10 @@ class _Chunks:
     """
 
     def __init__(self, X: Rows, weight: Tensor | None, width: int, max_bytes: int | None) -> None:
-        self.X, self.weight = X, weight
+        self.every, self.n_every = X, int(X.shape[-2])  # of all processes
+        self.block = processes.own(self.n_every)
+        X = own_rows(X)
+        self.X, self.weight = X, None if weight is None else weight[self.block]
         self.n, self.d = int(X.shape[-2]), int(X.shape[-1])
         self.batched = isinstance(X, Tensor) and X.ndim == 3
         self.device, self.dtype = X.device, X.dtype
@@ -149,7 +187,9 @@ class _Chunks:
         pieces = [self._read(start, min(start + length, end)) for start, end in pairwise(starts)]
         rows = torch.cat(pieces, dim=-2).double()
         variance, mean = torch.var_mean(rows, -2, correction=0)
-        return mean, variance.sum(-1)
+        variance = variance.sum(-1)
+        processes.copy_from_first([mean, variance])  # rows are moved alike in all processes
+        return mean, variance
 
     def measure(self, threads: _Threads, with_variance: bool) -> tuple[Tensor, Tensor]:
         """Fill ``norms``, the squared lengths of all rows, (N,) or (R, N).
@@ -176,9 +216,10 @@ class _Chunks:
         energy, square, total = (
             sum(numbers[1:], numbers[0]) for numbers in zip(*parts, strict=True)
         )
+        processes.sum_in_place([energy, square, total])
         if not with_variance:
             return energy, torch.zeros_like(square)
-        variance = square / self.n - (total / self.n).square().sum(-1)
+        variance = square / self.n_every - (total / self.n_every).square().sum(-1)
         return energy, variance.clamp_min(0.0) / self.d
 
     def __iter__(self) -> Iterator[_Chunk]:
@@ -244,14 +285,15 @@ class _Chunks:
             labels[shared] = partial.mT[shared].argmin(-1)
         return labels
 
-    def rows(self, r: int, index: Tensor) -> Tensor:
-        """Rows (M, D) by number, of restart ``r`` where each has its own."""
-        if isinstance(self.X, Tensor):
-            own = self.X[r] if self.batched else self.X
+    def rows(self, r: int, index: Tensor, X: Rows | None = None) -> Tensor:
+        """Rows (M, D) by number, of restart ``r`` where each has its own; or those of ``every``."""
+        X = self.X if X is None else X
+        if isinstance(X, Tensor):
+            own = X[r] if self.batched else X
             rows = self.scratch("picked", (len(index), self.d))
             torch.index_select(own, 0, index, out=rows)
         else:
-            rows = self.X[index]
+            rows = X[index]
         if self.shift is not None:
             rows -= self.shift[r] if self.batched else self.shift
         return rows
@@ -333,17 +375,24 @@ class _Sampler:
 
     block = 4096
 
-    def __init__(self, R: int, n: int, like: Rows) -> None:
-        self.n, self.n_blocks = n, math.ceil(n / self.block)
+    def __init__(self, R: int, n: int, like: Rows, first: int = 0) -> None:
+        self.n, self.n_blocks, self.first = n, math.ceil(n / self.block), first
         shape = (R, self.n_blocks * self.block)
         self.mass = torch.zeros(shape, dtype=like.dtype, device=like.device)
 
     def draw(self, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """Row numbers ``(R, T)`` for numbers in [0, 1) of that shape; and the total mass (R, 1)."""
+        """Row numbers ``(R, T)`` for numbers in [0, 1) of that shape; and the total mass (R, 1).
+
+        The process whose rows a number falls on looks it up.
+        """
         R, T = uniform.shape
         blocks = self.mass.view(R, self.n_blocks, self.block)
         ends = _to_float64_sum(blocks).cumsum(-1)  # (R, n_blocks)
-        target = uniform * ends[:, -1:]
+        masses = processes.gather(ends[:, -1:], processes.size(), dim=1)  # (R, processes)
+        bounds, rank = masses.cumsum(-1), processes.rank()
+        target = uniform * bounds[:, -1:]
+        holder = torch.searchsorted(bounds, target, right=True).clamp_(max=processes.size() - 1)
+        target = target - (bounds - masses)[:, rank : rank + 1]
         block = torch.searchsorted(ends, target, right=True).clamp_(max=self.n_blocks - 1)
         start = torch.where(block > 0, ends.gather(1, (block - 1).clamp_(min=0)), 0.0)
         inside = blocks.gather(1, block.unsqueeze(-1).expand(R, T, self.block))
@@ -351,7 +400,8 @@ class _Sampler:
         # rounding between the two sums must not carry the target past the last row with mass
         rest = torch.minimum((target - start).clamp_(min=0.0), inside[..., -1] * (1.0 - 2.0**-40))
         row = torch.searchsorted(inside, rest.unsqueeze(-1), right=True).squeeze(-1)
-        return (block * self.block + row).clamp_(max=self.n - 1), ends[:, -1:]
+        number = self.first + (block * self.block + row).clamp_(max=self.n - 1)
+        return processes.sum_all(number.where(holder == rank, 0)), bounds[:, -1:]
 
 
 @torch.no_grad()
@@ -408,8 +458,8 @@ def kmeans_plusplus(
             for g in generators
         ]
     )  # (R, K, T), in [0, 1)
-    sampler = _Sampler(R, chunks.n, X)
-    sampler.mass[:, : chunks.n] = 1.0 if sample_weight is None else sample_weight
+    sampler = _Sampler(R, chunks.n, X, chunks.block.start)
+    sampler.mass[:, : chunks.n] = 1.0 if chunks.weight is None else chunks.weight
     indices = torch.empty(R, n_clusters, dtype=torch.int64, device=X.device)
     restart = torch.arange(R, device=X.device)
     with _Threads(X.device) as threads:
@@ -418,7 +468,7 @@ def kmeans_plusplus(
         for k in range(n_clusters):
             candidates, _ = sampler.draw(uniform[:, k, : 1 if k == 0 else T])  # (R, T)
             rows = chunks.moved(_gather_rows(X, candidates))
-            potential = nearest.look(rows)  # (R, T)
+            potential = processes.sum_all(nearest.look(rows))  # (R, T)
             best = potential.argmin(-1)
             indices[:, k] = candidates[restart, best]
             nearest.take(rows, best, sampler.mass)
@@ -550,7 +600,8 @@ def lloyd(
         total = energy + state.inertia_less_energy(centers)
         if bool((total < KEEPS_DIGITS * energy).any()):
             total = _inertia(chunks, centers, state.labels, threads)
-    return LloydResult(chunks.moved_back(centers), state.labels, total, n_iter)
+    labels = processes.gather(state.labels, chunks.n_every, dim=1)
+    return LloydResult(chunks.moved_back(centers), labels, total, n_iter)
 
 
 @torch.no_grad()
@@ -599,7 +650,7 @@ def inertia(
     """
     centers = _batched_centers(X, centers)
     chunks = _Chunks(X, sample_weight, 1, None)
-    labels = labels.view(centers.shape[0], -1)
+    labels = labels.view(centers.shape[0], -1)[:, chunks.block]
     with _Threads(X.device) as threads:
         return _inertia(chunks, chunks.moved(centers), labels, threads)
 
@@ -641,6 +692,8 @@ class _Moves:
 class _Partition:
     """Which row is in which cluster, and each cluster's sum of rows and of weights.
 
+    Both of the rows of this process; :meth:`means` adds those of the others.
+
     On the CPU a pass saves three ways, none of which changes the outcome:
 
     - The cluster of a row is looked up only where its own centre is no longer the nearest: the
@@ -664,8 +717,10 @@ class _Partition:
         self.labels = torch.full((R, chunks.n), -1, dtype=torch.int32, device=device)
         self.total = _Moves(R, K, chunks.d, device)
         # what rows leave behind in a sum of weights is zero to rounding only
-        weight = 0.0 if chunks.weight is None else float(chunks.weight.double().sum())
-        self.empty_weight = 1e-12 * weight
+        weight = torch.zeros((), dtype=torch.float64, device=device)
+        if chunks.weight is not None:
+            weight += chunks.weight.double().sum()
+        self.empty_weight = 1e-12 * float(processes.sum_all(weight))
         self.before: dict[int, int] = {}  # rows of a restart that changed in the last pass
         self.seen = torch.full((R, K, chunks.d), torch.inf, dtype=dtype, device=device)
         self.gaps: dict[int, Tensor] = {}  # (N,) of a restart
@@ -684,7 +739,7 @@ class _Partition:
     def changed(self, running: Tensor) -> Tensor:
         """How many rows changed their cluster in the last iteration, for each running restart."""
         counts = [self.total.changed[r] for r in running.tolist()]
-        return torch.tensor(counts, device=running.device)
+        return processes.sum_all(torch.tensor(counts, device=running.device))
 
     def reassign(self, centers: Tensor, running: Tensor) -> None:
         """Move rows to their nearest centres."""
@@ -867,10 +922,14 @@ class _Partition:
 
     def means(self, centers: Tensor, running: Tensor) -> Tensor:
         """Eq. 3: the mean of each cluster, for the running restarts."""
-        for r in running[(self.weights[running] <= self.empty_weight).any(-1)].tolist():
-            self._refill(centers, r)
-        weights = self.weights[running].unsqueeze(-1)
-        means = self.sums[running] / weights.clamp_min(torch.finfo(torch.float64).tiny)
+        sums, weights = self._of_all(running)
+        empty = weights <= self.empty_weight  # (running, K)
+        if bool(empty.any()):
+            for r, own in zip(running.tolist(), empty, strict=True):
+                self._refill(centers, r, own.nonzero().squeeze(-1).tolist())
+            sums, weights = self._of_all(running)
+        weights = weights.unsqueeze(-1)
+        means = sums / weights.clamp_min(torch.finfo(torch.float64).tiny)
         # with fewer rows of positive weight than clusters, a cluster stays empty where it is
         return torch.where(weights > self.empty_weight, means.to(centers.dtype), centers[running])
 
@@ -878,12 +937,24 @@ class _Partition:
         """Eq. 1 of the rows in their clusters less their weighted squared lengths, (R,)."""
         exact = centers.double()
         own = self.weights.unsqueeze(-1) * exact - 2.0 * self.sums
-        return (own * exact).sum((-2, -1))
+        return processes.sum_all((own * exact).sum((-2, -1)))
 
-    def _refill(self, centers: Tensor, r: int) -> None:
+    def _of_all(self, running: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums and weights of the running restarts, over all processes."""
+        sums, weights = self.sums[running], self.weights[running]
+        processes.sum_in_place([sums, weights])
+        return sums, weights
+
+    def _refill(self, centers: Tensor, r: int, empty: list[int]) -> None:
         """Give each empty cluster of restart ``r`` a row of its own, far from its centre."""
-        empty = (self.weights[r] <= self.empty_weight).nonzero().squeeze(-1).tolist()
-        for cluster, index in zip(empty, self._far_rows(centers[r], r, len(empty)), strict=False):
+        if not empty:
+            return
+        block = self.chunks.block
+        for cluster, number in zip(empty, self._far_rows(centers[r], r, len(empty)), strict=False):
+            self.sums[r, cluster] = self.weights[r, cluster] = 0.0
+            if not block.start <= number < block.stop:  # another process has that row
+                continue
+            index = number - block.start
             donor = int(self.labels[r, index])
             row = self.chunks.rows(r, torch.tensor([index], device=centers.device))[0].double()
             weight = 1.0 if self.chunks.weight is None else float(self.chunks.weight[index])
@@ -897,7 +968,7 @@ class _Partition:
                 self.gaps[r][index] = -torch.inf
 
     def _far_rows(self, centers: Tensor, r: int, count: int) -> list[int]:
-        """Up to so many distinct rows, the farthest from their own centres.
+        """Numbers of up to so many distinct rows, the farthest from their own centres.
 
         Equal rows would make equal centres, of which one would be left without a row again.
         """
@@ -913,14 +984,28 @@ class _Partition:
             far, order = torch.cat([far, distance]).topk(min(enough, len(far) + len(distance)))
             here = torch.arange(c.start, c.stop, device=centers.device)
             index = torch.cat([index, here])[order]
+        far, index = _farthest_of_all(far, index + self.chunks.block.start, enough)
         index = index[far > 0.0]
+        rows = self.chunks.rows(r, index, self.chunks.every)
         seen: set[tuple[float, ...]] = set()
         distinct: list[int] = []
-        for place, row in zip(index.tolist(), self.chunks.rows(r, index).tolist(), strict=True):
+        for place, row in zip(index.tolist(), rows.tolist(), strict=True):
             if tuple(row) not in seen and len(distinct) < count:
                 seen.add(tuple(row))
                 distinct.append(place)
         return distinct
+
+
+def _farthest_of_all(far: Tensor, numbers: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest distances of all processes, at most so many, and the numbers of their rows."""
+    if not processes.many():
+        return far, numbers
+    missing = count - len(far)
+    far = torch.cat([far, far.new_zeros(missing)])
+    numbers = torch.cat([numbers, numbers.new_zeros(missing)])
+    every = count * processes.size()
+    far, order = processes.gather(far, every).topk(count)
+    return far, processes.gather(numbers, every)[order]
 
 
 def _gaps(norms: Tensor, partial: Tensor, labels: Tensor, least: Tensor, centers: Tensor) -> Tensor:
@@ -964,7 +1049,8 @@ def _nearest(chunks: _Chunks, centers: Tensor, threads: _Threads) -> tuple[Tenso
             nearest[:, c.start : c.stop] = smallest.clamp_(min=0.0)
 
     threads.run(chunks.n, chunks.size, part)
-    return labels, nearest
+    n = chunks.n_every
+    return processes.gather(labels, n, dim=1), processes.gather(nearest, n, dim=1)
 
 
 def _inertia(chunks: _Chunks, centers: Tensor, labels: Tensor, threads: _Threads) -> Tensor:
@@ -981,4 +1067,4 @@ def _inertia(chunks: _Chunks, centers: Tensor, labels: Tensor, threads: _Threads
         return total
 
     first, *others = threads.run(chunks.n, chunks.size, part)
-    return sum(others, first)
+    return processes.sum_all(sum(others, first))

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from concrete_kmeans import functional as F
+from concrete_kmeans import processes
 from concrete_kmeans.data import Scaling
-from concrete_kmeans.lloyd import Rows
+from concrete_kmeans.lloyd import Rows, own_rows
 from concrete_kmeans.networks import Autoencoder
 
 __all__ = ["Model"]
@@ -26,7 +27,8 @@ class Model:
     """What a fit leaves; every tensor has the restarts on axis 0.
 
     Rows handed to its methods are rows as the network sees them: scaled already. Results come in
-    chunks, under ``inference_mode``.
+    chunks, under ``inference_mode``; inside :func:`processes.together` each process computes those
+    of its own rows, and all get the whole.
     """
 
     network: Autoencoder
@@ -77,6 +79,8 @@ class Model:
 
     def assign(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Nearest centre of each row, int32, and its squared distance, each (R, N)."""
+        n = int(rows.shape[0])
+        rows = own_rows(rows)
         shape = self.network.n_restarts, int(rows.shape[0])
         labels = torch.empty(shape, dtype=torch.int32, device=self.centers.device)
         nearest = torch.empty(shape, dtype=self.centers.dtype, device=self.centers.device)
@@ -85,7 +89,7 @@ class Model:
             part = slice(start, start + distances.shape[1])
             nearest[:, part], labels[:, part] = distances.min(-1)
             start = part.stop
-        return labels, nearest
+        return processes.gather(labels, n, dim=1), processes.gather(nearest, n, dim=1)
 
     def mean_lengths(self, rows: Rows) -> Tensor:
         """Mean length of a code before it is scaled, (R,)."""
@@ -106,12 +110,14 @@ class Model:
 
     def reconstruction_error(self, rows: Rows) -> Tensor:
         """Mean over rows of Eq. 4, (R,)."""
+        n = int(rows.shape[0])
+        rows = own_rows(rows)
         total, start = torch.zeros((), dtype=torch.float64), 0
         for output in self.map(rows, self.network.decode):
             error = output - rows[start : start + output.shape[1]]
             total = total.to(error.device) + (error * error).sum((-2, -1)).double()
             start += output.shape[1]
-        return total.to(self.centers.dtype) / start
+        return processes.sum_all(total).to(self.centers.dtype) / n
 
     def _distances(self, codes: Tensor) -> Tensor:
         return F.squared_distances(self.network.points(codes), self.centers)
@@ -125,6 +131,8 @@ class Model:
 
     def _gather(self, rows: Rows, function: Callable[[Tensor], Tensor]) -> Tensor:
         """All chunks in one tensor (R, N, ...), written where they belong."""
+        n = int(rows.shape[0])
+        rows = own_rows(rows)
         out, start = torch.empty(0), 0
         for part in self.map(rows, function):
             if start == 0:
@@ -132,4 +140,4 @@ class Model:
                 out = torch.empty(shape, dtype=part.dtype, device=part.device)
             out[:, start : start + part.shape[1]] = part
             start += part.shape[1]
-        return out
+        return processes.gather(out, n, dim=1)

@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concrete_kmeans import functional as F
+from concrete_kmeans import processes
 from concrete_kmeans.graph import kept, nearest_neighbours, neighbour_graph, spectral_vectors, vote
 from concrete_kmeans.lloyd import LloydResult, Rows, kmeans_plusplus, lloyd
 from concrete_kmeans.mixture import children, mixture_start
@@ -129,23 +130,43 @@ def find_start(
     if n > MAX_ROWS:  # evenly spread, and the same for every seed: restarts share graphs of rows
         index = torch.arange(MAX_ROWS, device=codes.device) * n // MAX_ROWS
     sample = Sample(rows[index], n_clusters)
-    found = [
-        STARTS[kind](sample, own[index], generator, gain)
-        for own, generator, gain in zip(codes, generators, gains or [1.0] * len(codes), strict=True)
-    ]
-    labels = torch.stack([part.labels for part in found])
+    gains = gains or [1.0] * len(codes)
+    labels = torch.zeros(len(codes), len(index), dtype=torch.int64, device=codes.device)
+    told = torch.zeros(len(codes), dtype=torch.int64, device=codes.device)
+    for r in range(processes.rank(), len(codes), processes.size()):  # a process has some of them
+        with processes.alone():
+            part = STARTS[kind](sample, codes[r][index], generators[r], gains[r])
+        labels[r], told[r] = part.labels, part.convex
+    share_draws(generators)
+    processes.sum_in_place([labels, told])  # of the other restarts, zeros
     if n > len(index):
+        block = processes.own(n)
         voted = [
-            vote(part.unsqueeze(0), nearest_neighbours(own, own[index], N_VOTERS), n_clusters)
+            vote(
+                part.unsqueeze(0), nearest_neighbours(own[block], own[index], N_VOTERS), n_clusters
+            )
             for part, own in zip(labels, codes, strict=True)
         ]
-        labels = torch.cat(voted)
+        labels = processes.gather(torch.cat(voted), n, dim=1)
     start = from_labels(codes, labels, n_clusters)
-    convex = [part.convex for part in found]
+    convex = [bool(one) for one in told]
     if any(convex):
         which = torch.tensor(convex, device=codes.device).unsqueeze(-1)
         labels = torch.where(which, from_centers(codes, start.centers).labels, labels)
     return Start(labels, start.centers, tuple(convex))
+
+
+def share_draws(generators: Sequence[torch.Generator]) -> None:
+    """Bring the generators of all restarts to where the process that used each has left it."""
+    if not processes.many():
+        return
+    states = [
+        generator.get_state() * (r % processes.size() == processes.rank())
+        for r, generator in enumerate(generators)
+    ]
+    processes.sum_in_place(states)
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
 
 
 class Sample:

@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from concrete_kmeans.checkpoints import Checkpoints, Stopped
+from concrete_kmeans import processes
+from concrete_kmeans.checkpoints import Checkpoints, Signals, Stopped
 from concrete_kmeans.data import Batch, Batches, Place
 from concrete_kmeans.objectives.base import Objective, Verdict
 from concrete_kmeans.streams import Side
@@ -171,6 +172,12 @@ class Interrupted(KeyboardInterrupt):
         super().__init__("training was interrupted; the state of the last step is kept")
         self.outcome, self.signal = outcome, int(number)
 
+    @classmethod
+    def elsewhere(cls, n_steps: Tensor, number: int) -> Interrupted:
+        """Of restarts (R,) that other processes trained."""
+        none = torch.zeros_like(n_steps)
+        return cls(Outcome(n_steps, none - 1, none.bool(), []), number)
+
 
 def train(
     objective: Objective,
@@ -192,6 +199,9 @@ def train(
     With ``checkpoints``, of :class:`Batches` and one of torch's optimisers only, a loop that one
     of them holds goes on, and signals wait for the end of a step.
 
+    Many processes (:func:`processes.together`) each take their part of every batch and end with the
+    same state. Callbacks are called in the first of them, and signals wait for all.
+
     Raises
     ------
     Interrupted
@@ -202,15 +212,17 @@ def train(
     saving = None
     if checkpoints is not None:
         saving = _Saving(checkpoints, run, step, cast("Batches", batches), monitor)
+    signals, waits = Signals(), checkpoints is not None or processes.many()
     take: Callable[[Any, float, float], Tensor] = step
     drawn: Iterable[Any] = batches
-    if settings.record and objective.recordable and getattr(batches, "on_cuda", False):
+    recorded = settings.record and objective.recordable and not processes.many()
+    if recorded and getattr(batches, "on_cuda", False):
         own = cast("Batches", batches)
         take, drawn = _Recorded(step, own), own.indices()
     try:
         with (
             _precise(settings.precision, run.running.device),
-            contextlib.nullcontext() if checkpoints is None else checkpoints.signals_wait(),
+            signals.wait() if waits else contextlib.nullcontext(),
         ):
             for t, batch in zip(run.steps_left(), drawn, strict=False):
                 if objective.refresh_every and t % objective.refresh_every == 0:
@@ -219,14 +231,17 @@ def train(
                 run.note(t, parts, step.names)
                 if (t + 1) % settings.check_every == 0:
                     run.check(t, monitor)
+                stop = signals.asked(t)
                 if saving is not None:
-                    saving.after_step()
+                    saving.after_step(stop)
+                if stop is not None:
+                    raise Stopped(stop)
                 if run.over:
                     break
             if run.trace:  # of the steps after the last check, callbacks are told as well
                 run.check(run.n_steps - 1, None)
                 if saving is not None:
-                    saving.after_step()
+                    saving.after_step(None)
     except KeyboardInterrupt as stop:
         raise Interrupted(run.end(), getattr(stop, "signal", signal.SIGINT)) from stop
     return run.end()
@@ -255,15 +270,21 @@ class _Step:
         with self.side.open():
             with _autocast(settings.precision, self.device):
                 parts = objective.loss(batch, temperature, self.generators)
+            if processes.many():
+                parts = {name: value * batch.share for name, value in parts.items()}
             # restarts share no parameter: the sum keeps them apart
             parts["loss"].sum().backward()  # type: ignore[no-untyped-call]
+        self.names = list(parts)
+        values = [value.detach() for value in parts.values()]
+        stacked = torch.stack(values) if len(values) > 1 else values[0].unsqueeze(0)
+        if processes.many():
+            gradients = [p.grad for p in objective.parameters() if p.grad is not None]
+            processes.sum_in_place([*gradients, stacked])
         if settings.clip is not None:
             _clip(objective.parameters(), settings.clip)
         self.optimizer.step(rate)
         objective.after_step(batch)
-        self.names = list(parts)
-        values = [value.detach() for value in parts.values()]
-        return torch.stack(values) if len(values) > 1 else values[0].unsqueeze(0)
+        return stacked
 
 
 class _Recorded:
@@ -325,6 +346,7 @@ class _Run:
     ) -> None:
         self.objective, self.settings, self.callbacks = objective, settings, callbacks
         self.generators = generators
+        processes.copy_from_first(objective.state())
         self.drawn = [generator.get_state() for generator in generators]
         first = objective.parameters()[0]
         R, device = len(first), first.device
@@ -352,9 +374,10 @@ class _Run:
     def check(self, step: int, monitor: Monitor | None) -> None:
         """Look after the restarts, and whether the phase is over."""
         event = self._read_losses()
-        ask_to_stop = [callback(event) is True for callback in self.callbacks]
+        told = self.callbacks if processes.first() else ()
+        ask_to_stop = [callback(event) is True for callback in told]
         if monitor is not None and bool(self.running.any()):
-            verdict = monitor.check(step, self.running)
+            verdict = self._agreed(monitor.check(step, self.running))
             discard = verdict.discard & self.running
             self.collapsed |= discard
             self.running &= ~discard
@@ -362,7 +385,18 @@ class _Run:
             self.running &= ~verdict.stop
         else:
             self._keep(self.running)
-        self.over = any(ask_to_stop) or not bool(self.running.any())
+        self.over = bool(processes.largest(any(ask_to_stop))) or not bool(self.running.any())
+
+    def _agreed(self, verdict: Verdict) -> Verdict:
+        """That of the first process; and its state, where a monitor or a rounding changed it."""
+        if not processes.many():
+            return verdict
+        verdict = Verdict(verdict.stop.clone(), verdict.discard.clone())
+        drawn = [generator.get_state() for generator in self.generators]
+        processes.copy_from_first([*self.objective.state(), *verdict, *drawn])
+        for generator, state in zip(self.generators, drawn, strict=True):
+            generator.set_state(state)
+        return verdict
 
     def end(self) -> Outcome:
         """Bring back the kept states of restarts that are not at their last step."""
@@ -459,13 +493,10 @@ class _Saving:
         if (loop := checkpoints.take_loop()) is not None:
             self._restore(loop)
 
-    def after_step(self) -> None:
-        """Write a checkpoint if it is time to, or if a signal asks to stop; then stop."""
-        number = self.checkpoints.stopped_by
-        if number is not None or self.checkpoints.due:
+    def after_step(self, stop: int | None) -> None:
+        """Write a checkpoint if it is time to, or if a signal asks to stop."""
+        if stop is not None or self.checkpoints.due:
             self.checkpoints.write(self._state())
-        if number is not None:
-            raise Stopped(number)
 
     def _state(self) -> dict[str, Any]:
         place = self.batches.place

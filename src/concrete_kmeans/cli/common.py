@@ -145,7 +145,7 @@ def as_json(value: Any) -> str:
 
 
 @contextmanager
-def warnings_told() -> Iterator[list[str]]:
+def warnings_told(*, show: bool = True) -> Iterator[list[str]]:
     """Collect the texts of warnings, each once, and show them as lines on stderr at the end.
 
     What the package logs meanwhile says the same and is not shown.
@@ -163,7 +163,7 @@ def warnings_told() -> Iterator[list[str]]:
         finally:
             logger.setLevel(level)
             told[:] = dict.fromkeys(printable(" ".join(text.split())) for text in told)
-            for text in told:
+            for text in told if show else ():
                 typer.echo(f"ckm: warning: {text}", err=True)
 
 

@@ -27,7 +27,7 @@ from concrete_kmeans.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from concrete_kmeans.cli.fitting import Fitted
+    from concrete_kmeans.cli.fitting import Fitted, Request
     from concrete_kmeans.training import Event
 
 __all__ = ["MethodName", "PresetName", "fit"]
@@ -206,6 +206,15 @@ def fit(
             help="TOML file with any of these options, as n-init = 5; the command line wins.",
         ),
     ] = None,
+    teams: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Under torchrun: teams of processes that share out the restarts; those of a team "
+            "share the rows.  [default: as many as divide both]",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run that is in the folder.")
     ] = False,
@@ -221,7 +230,9 @@ def fit(
     Writes a folder RUN with the model, labels.csv and how the input was prepared, for ckm predict,
     ckm report, ckm info and ckm export. Ctrl-C keeps what is trained so far. A deep method that
     was stopped, in whatever way, goes on by the same command with --resume, and ends as it would
-    have; its checkpoints lie in .RUN.checkpoints beside RUN until RUN is written.
+    have; its checkpoints lie in .RUN.checkpoints beside RUN until RUN is written. Under torchrun,
+    as torchrun --nproc-per-node 4 -m concrete_kmeans fit ..., processes share the work, and go on
+    from the checkpoint when one of them is lost (--max-restarts).
 
     \b
     ckm fit photos/ -k 20 -o run --size 64x64 --report
@@ -242,7 +253,9 @@ def fit(
         "checkpoint_every": checkpoint_minutes,
     }
     parsed = None if size is None else checked("--size", lambda: _size(size))
+    from concrete_kmeans import processes
     from concrete_kmeans.cli import fitting
+    from concrete_kmeans.cli.runs import Kept
     from concrete_kmeans.data import resolve_device
     from concrete_kmeans.readers import Options
     from concrete_kmeans.validation import check_positive
@@ -265,24 +278,39 @@ def fit(
     )
     parameters = {name: value for name, value in given.items() if value is not None}
     parameters |= {"random_state": seed, "device": device}
+    # torchrun repeats the command as it was when it starts the processes again
+    resume = resume or (processes.restarted() and bool(Kept(out)))
     request = fitting.Request(
         source, out, chosen, method, preset, options, parameters, overwrite, report, resume
     )
     checked("--method", request.check_method)
     request.check_place()
+    with processes.started(device), processes.teams(teams):  # all have passed the checks
+        _run(request, json_=json_, quiet=quiet)
+
+
+def _run(request: Request, *, json_: bool, quiet: bool) -> None:
+    """Fit and show; of many processes, only the first shows anything."""
+    from concrete_kmeans import processes
+    from concrete_kmeans.cli import fitting
+
+    first, out = processes.first(), request.out
     try:
         with (
             _terminable(),
-            warnings_told() as warnings,
-            _progress(show=not quiet) as (tell, callback),
+            warnings_told(show=first) as warnings,
+            _progress(show=first and not quiet) as (tell, callback),
         ):
             fitted = fitting.run(request, tell=tell, callback=callback, warnings=warnings)
     except KeyboardInterrupt as stop:  # before there was anything to write
-        raise _stopped(getattr(stop, "signal", signal.SIGINT), goes_on=bool(request.kept)) from None
+        number = getattr(stop, "signal", signal.SIGINT)
+        raise _stopped(number, goes_on=bool(request.kept), show=first) from None
+    if fitted is None:
+        return
     if json_:
         typer.echo(as_json(_record(fitted, out)))
     elif not quiet:
-        _summarise(fitted, out, report=report)
+        _summarise(fitted, out, report=request.report)
     if fitted.signal is not None:
         holds = f"; {printable(str(out))} holds what was trained so far"
         raise _stopped(fitted.signal, holds, goes_on=bool(request.kept))
@@ -303,10 +331,11 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _stopped(number: int, holds: str = "", *, goes_on: bool) -> typer.Exit:
+def _stopped(number: int, holds: str = "", *, goes_on: bool, show: bool = True) -> typer.Exit:
     """Say what is left and how to go on; the exit code is that of a process the signal ended."""
     how = "; the same command with --resume goes on" if goes_on else ""
-    typer.echo(f"ckm: interrupted{holds}{how}", err=True)
+    if show:
+        typer.echo(f"ckm: interrupted{holds}{how}", err=True)
     return typer.Exit(128 + number)
 
 

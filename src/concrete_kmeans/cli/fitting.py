@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from concrete_kmeans import estimators, metrics, readers, storage
+from concrete_kmeans import estimators, metrics, processes, readers, storage
+from concrete_kmeans.checkpoints import Stopped
 from concrete_kmeans.choosing import choose_k
 from concrete_kmeans.cli.runs import Input, Kept, Notes, rows_for, write_report
 from concrete_kmeans.data import as_rows, feature_moments
@@ -149,8 +150,10 @@ def run(
     tell: Callable[[str], None],
     callback: Callback,
     warnings: list[str],
-) -> Fitted:
+) -> Fitted | None:
     """Read, fit, score and write.
+
+    Many processes read and fit; the first scores and writes, and the others return None.
 
     Parameters
     ----------
@@ -163,7 +166,9 @@ def run(
         Those told so far, which the folder keeps.
     """
     tell("reading")
-    place = Input.of(request.source, request.options.format)
+    if request.source == "-" and processes.several():
+        raise ValueError("standard input can be read by one process only: give a file")
+    place = Input.of(request.source, request.options.format) if processes.first() else None
     data, preparation = readers.read(request.source, request.options)
     preset = request.preset or data.kind
     method = METHODS[request.method]
@@ -176,7 +181,7 @@ def run(
             "of large numbers decide. Standardise them first, or use a deep method."
         )
     known = _known_labels(data)
-    if not request.resume:
+    if not request.resume and processes.first():
         request.kept.remove()
     start = time.perf_counter()
     parameters = {**PRESETS[preset], **method.parameters, **request.parameters}
@@ -185,6 +190,10 @@ def run(
     tell("fitting")
     number = _fit(estimator, rows, request.kept)
     seconds = time.perf_counter() - start
+    if not processes.first():
+        if number is not None:
+            raise Stopped(number)
+        return None
     if method.deep:  # none of these is a part of the model
         estimator.set_params(callbacks=None, pretrained=None, checkpoint=None)
     tell("scoring")
@@ -202,8 +211,8 @@ def run(
         list(dict.fromkeys(warnings)),
     )
     tell("writing")
-    replace = request.overwrite or request.resume
-    save(estimator, request.out, overwrite=replace, ids=data.ids, notes=notes.to_json())
+    replaces = request.overwrite or request.resume
+    save(estimator, request.out, overwrite=replaces, ids=data.ids, notes=notes.to_json())
     if number is None:
         request.kept.remove()
         if request.report:
@@ -219,7 +228,8 @@ def _fit(estimator: Any, rows: Any, kept: Kept) -> int | None:
     except Interrupted as interrupted:
         return interrupted.signal
     except FloatingPointError:  # it would fail in the same way again
-        kept.remove()
+        if processes.first():
+            kept.remove()
         raise
     return None
 
@@ -242,15 +252,21 @@ def _make(
     tried, seed = range(low, high + 1), parameters["random_state"]
     if not method.deep:
         tell("choosing k")
-        curve = choose_k(rows, tried, random_state=seed)
+        curve = _same(choose_k(rows, tried, random_state=seed))
         return cls(curve.chosen, **parameters), curve
     # one autoencoder serves every k, and the fit that follows; of the method's own class, since
     # methods differ in how they compare codes
     alone = {"epochs": 0, "init": "k-means++", "checkpoint": request.kept.autoencoder}
     autoencoder = _lasting(cls(low, **{**parameters, **alone})).fit(rows)
     tell("choosing k")
-    curve = choose_k(autoencoder.transform(rows), tried, random_state=seed)
+    curve = _same(choose_k(autoencoder.transform(rows), tried, random_state=seed))
     return _lasting(cls(curve.chosen, pretrained=autoencoder, **parameters)), curve
+
+
+def _same(curve: KCurve) -> KCurve:
+    """With the choice of the first process: rounding may tell two machines otherwise."""
+    with processes.together():
+        return replace(curve, chosen=processes.number_from_first(curve.chosen))
 
 
 def _lasting(estimator: Any) -> Any:

@@ -24,9 +24,16 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from concrete_kmeans import storage
+from concrete_kmeans import processes, storage
 from concrete_kmeans.augment import resolve_augment
-from concrete_kmeans.checkpoints import Checkpoints, check_folder, digest_tensors
+from concrete_kmeans.checkpoints import (
+    Checkpoints,
+    check_folder,
+    digest_tensors,
+    pack,
+    team_folder,
+    unpack,
+)
 from concrete_kmeans.data import (
     Batches,
     Moments,
@@ -234,6 +241,47 @@ class Fit:
             "n_iter": list(self.n_iter),
         }
 
+    def of_all_teams(self, centers: Tensor) -> tuple[Fit, Tensor]:
+        """With the restarts of all teams of processes, and their centres (R, K, d).
+
+        What is left to do is no part of a checkpoint then: those of the teams are of their own
+        restarts.
+        """
+        if processes.n_teams() == 1:
+            return self, centers
+        number = 0 if self.interrupted is None else self.interrupted.signal
+        own = {**self.state(), "centers": centers, "signal": number}
+        parts = [unpack(data, centers.device) for data in processes.exchange(pack(own))]
+        lists = {
+            name: [value for part in parts for value in part[name]]
+            for name in ("seeds", "generators", "gains", "status", "n_iter")
+        }
+        widths = [part["widths"] for part in parts]
+        state = {
+            **lists,
+            "network": {
+                name: torch.cat([part["network"][name] for part in parts])
+                for name in own["network"]
+            },
+            "widths": None if None in widths else tuple(map(torch.cat, zip(*widths, strict=True))),
+            "history": joined_histories(
+                [part["history"] for part in parts], [len(part["seeds"]) for part in parts]
+            ),
+        }
+        R, number = len(lists["seeds"]), max(part["signal"] for part in parts)
+        whole = replace(
+            self,
+            network=self.network.select([0] * R),
+            seeds=lists["seeds"],
+            generators=[torch.Generator(centers.device) for _ in range(R)],
+            given=None,
+            checkpoints=None,
+        )
+        whole.restore(state)
+        if number:
+            whole.interrupted = Interrupted.elsewhere(torch.tensor(whole.n_iter), number)
+        return whole, torch.cat([part["centers"] for part in parts])
+
     @torch.no_grad()
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state` of another fit gave."""
@@ -330,6 +378,9 @@ class DeepClusterer(
     def fit(self, X: Any, y: object = None) -> Self:  # noqa: ARG002
         """Learn the embedding and its clusters.
 
+        Where a process group of torch.distributed is initialised, all its processes have to call it
+        with the same arguments: they share the work, and all get the result.
+
         Parameters
         ----------
         X : array, DataFrame, CSR matrix, Tensor or Dataset of n_samples rows
@@ -341,62 +392,82 @@ class DeepClusterer(
         self
         """
         self._check_params()
-        X, source = self._open(X, reset=True)
-        fit = self._prepare(source)
-        fit.once("pretrain", lambda: self._pretrain(fit))
-        start = Start(*fit.once("start", lambda: self._start(fit)))
-        centers = start.centers
-        if not fit.over:
-            centers = fit.once("joint", lambda: self._joint(fit, start))
-        centers, best = fit.once("choice", lambda: self._agree(fit, centers))
-        self._finish(X, fit, centers, best)
-        if fit.interrupted is not None:
-            raise fit.interrupted
+        with processes.together():
+            self._fit(X)
         return self
 
-    def _open_checkpoints(self, source: Source) -> Checkpoints | None:
+    def _fit(self, X: Any) -> None:
+        X, source = self._open(X, reset=True)
+        seed = processes.number_from_first(seed_from(self.random_state))
+        with processes.split(self.n_init) as own:
+            fit = self._prepare(source, seed, own)
+            fit.once("pretrain", lambda: self._pretrain(fit))
+            start = Start(*fit.once("start", lambda: self._start(fit)))
+            centers = start.centers
+            if not fit.over:
+                centers = fit.once("joint", lambda: self._joint(fit, start))
+            checkpoints = fit.checkpoints
+            fit, centers = fit.of_all_teams(centers)
+        centers, best = fit.once("choice", lambda: self._agree(fit, centers))
+        self._finish(X, fit, centers, best)
+        ended = fit.interrupted is None and not self.leaves_checkpoints
+        if checkpoints is not None and ended:
+            checkpoints.remove()
+        self._report_troubles(fit)
+        if fit.interrupted is not None:
+            raise fit.interrupted
+
+    def _open_checkpoints(self, source: Source, own: range) -> Checkpoints | None:
         if self.checkpoint is None:
             return None
         checkpoints = Checkpoints(
-            Path(self.checkpoint), self.checkpoint_every, lambda: self._identity(source)
+            team_folder(Path(self.checkpoint), own),
+            self.checkpoint_every,
+            lambda: self._identity(source, own),
         )
         checkpoints.read(source.rows.device)
         return checkpoints
 
-    def _identity(self, source: Source) -> dict[str, str]:
+    def _identity(self, source: Source, own: range) -> dict[str, str]:
         """What decides the result of a fit, as short texts."""
         found = {"method": type(self).__name__}
         for name, value in self.get_params(deep=False).items():
             if name not in NO_PART:
                 found[name] = _short_text(value)
+        if len(own) < self.n_init:
+            found["restarts of a team"] = f"{own.start} to {own.stop - 1}"
         rows = (piece for _, _, piece in pieces(source.rows))
         found["X"] = f"{source.feature_shape} on {source.rows.device} {digest_tensors(rows)}"
         return found
 
-    def _prepare(self, source: Source) -> Fit:
+    def _prepare(self, source: Source, seed: int, own: range) -> Fit:
+        """Of some of the restarts."""
         if source.rows.shape[0] < self.n_clusters:
             raise ValueError(
                 f"n_samples={source.rows.shape[0]} should be >= n_clusters={self.n_clusters}"
             )
         resolve_augment(self.augment, source.feature_shape)  # or its error, before any work
-        checkpoints = self._open_checkpoints(source)
+        processes.own(min(self.batch_size, int(source.rows.shape[0])))  # likewise
+        checkpoints = self._open_checkpoints(source, own)
         if checkpoints is not None and checkpoints.state:
             seeds = checkpoints.state["seeds"]  # a fresh seed must not be drawn again
         else:
-            seed = seed_from(self.random_state)
-            seeds = [seed + r for r in range(self.n_init)]
+            seeds = [seed + r for r in own]
         device = source.rows.device
         generators = [torch.Generator(device).manual_seed(s) for s in seeds]
-        gains = [1.0] * self.n_init
+        gains = [1.0] * len(own)
         if self.pretrained is None:
             scaling = self._fit_scaling(source.rows)
             rows = Scaled(source.rows, scaling)
             network = self._build(rows, source.feature_shape, seeds)
         else:
-            network, scaling, gains = self._reuse(self.pretrained, source)
+            network, scaling, gains = self._reuse(self.pretrained, source, own)
             rows = Scaled(source.rows, scaling)
-        network.set_unit(self._compares_directions(source.rows))
+        directions = self._compares_directions(source.rows)
+        network.set_unit(bool(processes.number_from_first(directions)))
+        processes.copy_from_first(list(network.state_dict().values()))
         self.feature_shape_ = source.feature_shape
+        given = self._given_init(int(rows.shape[0]), network.code_size)
         fit = Fit(
             rows,
             scaling,
@@ -405,10 +476,10 @@ class DeepClusterer(
             generators,
             network,
             self._method_defaults(),
-            self._given_init(int(rows.shape[0]), network.code_size),
+            None if given is None else given[own.start : own.stop],
             gains,
         )
-        fit.status, fit.n_iter = ["done"] * self.n_init, [0] * self.n_init
+        fit.status, fit.n_iter = ["done"] * len(own), [0] * len(own)
         if checkpoints is not None:
             if checkpoints.state:
                 fit.restore(checkpoints.state)
@@ -451,7 +522,7 @@ class DeepClusterer(
         )
 
     def _reuse(
-        self, other: DeepClusterer, source: Source
+        self, other: DeepClusterer, source: Source, own: range
     ) -> tuple[Autoencoder, Scaling, list[float]]:
         """Networks of a fitted estimator: restart r goes on from its restart r."""
         model = other._all_restarts()
@@ -465,9 +536,9 @@ class DeepClusterer(
             raise ValueError(
                 f"pretrained has {network.n_restarts} restart(s), fewer than n_init={self.n_init}"
             )
-        network = network.select(range(self.n_init))
+        network = network.select(list(own))
         network = network.to(source.rows.device, source.rows.dtype)
-        return network, model.scaling, model.gains[: self.n_init]
+        return network, model.scaling, model.gains[own.start : own.stop]
 
     def _pretrain(self, fit: Fit) -> None:
         """Train the autoencoder on nine tenths of the rows; the rest tell its code's worth."""
@@ -485,7 +556,8 @@ class DeepClusterer(
             rows = fit.rows[held.to(fit.rows.device)]
             errors = untrained(fit).reconstruction_error(rows)
             sample = others[evenly(others, MAX_ROWS)]
-            fit.gains = code_gain(rows, sample, errors, fit.network.code_size).tolist()
+            gains = code_gain(rows, sample, errors, fit.network.code_size)
+            fit.gains = processes.from_first(gains).tolist()
 
     def _pretrain_epochs(self, fit: Fit) -> int:
         if self.pretrain_epochs != "auto":
@@ -591,7 +663,7 @@ class DeepClusterer(
             clip=self.clip_norm,
             precision=self.precision,
         )
-        with progress_bar(self.verbose, phase, n_steps) as bar:
+        with progress_bar(self.verbose if processes.first() else 0, phase, n_steps) as bar:
             callbacks = [*(self.callbacks or ()), *bar]
             try:
                 outcome = train(
@@ -660,10 +732,6 @@ class DeepClusterer(
         self.inertia_ = float(nearest.double().sum())
         self.n_iter_ = fit.n_iter[best]
         self.history_ = fit.history
-        ended = fit.interrupted is None and not self.leaves_checkpoints
-        if fit.checkpoints is not None and ended:
-            fit.checkpoints.remove()
-        self._report_troubles(fit, own)
 
     def _sigma2(self, fit: Fit, centers: Tensor) -> Tensor:
         """Square of the width of ``predict_proba``, (R,): that of round clusters of equal size."""
@@ -671,7 +739,7 @@ class DeepClusterer(
         within = nearest.mean(-1)
         return (2.0 * within / centers.shape[-1]).clamp_min(torch.finfo(centers.dtype).tiny)
 
-    def _report_troubles(self, fit: Fit, labels: Tensor) -> None:
+    def _report_troubles(self, fit: Fit) -> None:
         best = self.best_restart_
         if all(fit.failed):
             raise FloatingPointError(
@@ -688,7 +756,7 @@ class DeepClusterer(
                 ClusterCollapseWarning,
                 stacklevel=4,
             )
-        found = int((torch.bincount(labels) > 0).sum())
+        found = int((torch.bincount(torch.as_tensor(self.labels_)) > 0).sum())
         if found < self.n_clusters and fit.interrupted is None:
             warnings.warn(
                 f"Number of distinct clusters ({found}) found smaller than n_clusters "
@@ -938,6 +1006,39 @@ def have_one_length(rows: Tensor) -> bool:
     if rows.shape[1] < 2 or not len(lengths):
         return False
     return bool(lengths.amax() - lengths.amin() <= ONE_LENGTH * lengths.mean())
+
+
+def joined_histories(
+    parts: Sequence[Sequence[Mapping[str, Any]]], sizes: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Events of all restarts, from those of teams that have so many restarts each.
+
+    A team that was over before has its last losses, or zeros of a phase it did not need, and does
+    not run.
+    """
+    orders = [dict.fromkeys(event["phase"] for event in part) for part in parts]
+    phases = max(orders, key=len)  # the order of phases is the same for all, but some need fewer
+    joined = []
+    for phase in phases:
+        own = [[event for event in part if event["phase"] == phase] for part in parts]
+        for step in sorted({event["step"] for events in own for event in events}):
+            now = [[event for event in events if event["step"] <= step][-1:] for events in own]
+            (first, *_) = next(filter(None, now))
+            losses = {
+                name: [
+                    loss
+                    for event, size in zip(now, sizes, strict=True)
+                    for loss in (event[0]["losses"][name] if event else [0.0] * size)
+                ]
+                for name in first["losses"]
+            }
+            running = [
+                runs and event[0]["step"] == step
+                for event, size in zip(now, sizes, strict=True)
+                for runs in (event[0]["running"] if event else [False] * size)
+            ]
+            joined.append({**first, "step": step, "losses": losses, "running": running})
+    return joined
 
 
 def restart_agreement(labels: Tensor) -> Tensor:

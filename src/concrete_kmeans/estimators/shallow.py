@@ -21,6 +21,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
 from concrete_kmeans import functional as F
+from concrete_kmeans import processes
+from concrete_kmeans.checkpoints import pack, unpack
 from concrete_kmeans.data import (
     Batches,
     as_rows,
@@ -227,15 +229,23 @@ class ConcreteKMeans(
         self
         """
         self._check_params()
+        with processes.together():
+            self._fit(X, sample_weight)
+        return self
+
+    def _fit(self, X: Any, sample_weight: Any) -> None:
         X, rows, weight = self._check_fit_input(X, sample_weight)
-        n_init, seed = self._n_init(), seed_from(self.random_state)
-        generators = [torch.Generator(rows.device).manual_seed(seed + r) for r in range(n_init)]
+        n_init = self._n_init()
+        seed = processes.number_from_first(seed_from(self.random_state))
         # Every step uses all rows when one batch holds them; merged, equal rows count as a weight.
         merge = int(rows.shape[0]) <= self.batch_size
         own, own_weight = merge_equal_rows(rows, weight) if merge else (rows, weight)
-        centers = self._first_centers(X, own, own_weight, generators, seed)
-        solve = self._descend if self.algorithm == "concrete" else self._lloyd
-        centers, n_iter, stop = solve(own, own_weight, centers, generators)
+        with processes.split(n_init) as mine:
+            generators = [torch.Generator(rows.device).manual_seed(seed + r) for r in mine]
+            first = self._first_centers(X, own, own_weight, generators, seed + mine.start)
+            centers = processes.from_first(first)
+            solve = self._descend if self.algorithm == "concrete" else self._lloyd
+            centers, n_iter, stop = _of_all_teams(*solve(own, own_weight, centers, generators))
         labels, _ = assign(rows, centers)
         totals = inertia(rows, centers, labels, weight)
         totals = totals.where(totals.isfinite(), torch.inf)
@@ -258,7 +268,6 @@ class ConcreteKMeans(
         if stop is not None:
             raise stop
         self._warn_if_fewer_clusters(labels[best])
-        return self
 
     def _descend(
         self, rows: Rows, weight: Tensor | None, centers: Tensor, generators: list[torch.Generator]
@@ -302,10 +311,15 @@ class ConcreteKMeans(
         self
         """
         self._check_params()
+        with processes.together():
+            self._partial_fit(X, sample_weight)
+        return self
+
+    def _partial_fit(self, X: Any, sample_weight: Any) -> None:
         first = not hasattr(self, "cluster_centers_")
         X, rows, weight = self._check_fit_input(X, sample_weight, first=first)
         if first:
-            seed = seed_from(self.random_state)
+            seed = processes.number_from_first(seed_from(self.random_state))
             generators = [torch.Generator(rows.device).manual_seed(seed)]
             centers = self._first_centers(X, rows, weight, generators, seed)
             state = Online(0, self._sigma(rows, weight, centers), None, generators[0].get_state())
@@ -332,7 +346,6 @@ class ConcreteKMeans(
         self.inertia_ = float(inertia(rows, centers, labels, weight))
         self.n_iter_ = state.n_steps
         self._online = state
-        return self
 
     def _first_centers(
         self,
@@ -593,7 +606,7 @@ class ConcreteKMeans(
                 f"Number of distinct clusters ({found}) found smaller than n_clusters "
                 f"({self.n_clusters}). Possibly due to duplicate points in X.",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     @property
@@ -605,6 +618,20 @@ class ConcreteKMeans(
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return cast("Tags", tags)
+
+
+def _of_all_teams(
+    centers: Tensor, n_iter: Tensor, stop: Interrupted | None
+) -> tuple[Tensor, Tensor, Interrupted | None]:
+    """Centres and steps of the restarts of all teams of processes; and whether one was stopped."""
+    if processes.n_teams() == 1:
+        return centers, n_iter, stop
+    own = {"centers": centers, "n_iter": n_iter, "signal": 0 if stop is None else stop.signal}
+    parts = [unpack(data, centers.device) for data in processes.exchange(pack(own))]
+    n_iter = torch.cat([part["n_iter"] for part in parts])
+    if number := max(part["signal"] for part in parts):
+        stop = Interrupted.elsewhere(n_iter, number)
+    return torch.cat([part["centers"] for part in parts]), n_iter, stop
 
 
 class Online(NamedTuple):

@@ -9,9 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from concrete_kmeans import functional as F
+from concrete_kmeans import processes
 from concrete_kmeans.data import Batch
 
-__all__ = ["Objective", "Verdict"]
+__all__ = ["Objective", "Verdict", "noise_of_batch"]
 
 
 class Verdict(NamedTuple):
@@ -28,6 +30,11 @@ class Objective(ABC):
 
     Every tensor of :meth:`state` has the restarts on axis 0 and belongs to one of them alone, so
     that the gradient of the summed losses keeps them apart.
+
+    Where processes share a batch (:attr:`Batch.whole`), the loss is that of the own rows: the loop
+    adds up gradients, each times :attr:`Batch.share`. What depends on all rows of a batch but not
+    by a mean, is exchanged in :meth:`loss` and :meth:`after_step`, which leave the same state in
+    all processes.
     """
 
     #: Steps between calls of :meth:`refresh`; 0 for never.
@@ -61,3 +68,11 @@ class Objective(ABC):
 
     def after_step(self, batch: Batch) -> None:  # noqa: B027  # most methods need none
         """Update what no gradient moves."""
+
+
+def noise_of_batch(batch: Batch, like: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """Gumbel noise (R, B, K) for the rows of a batch, as one process would draw it for them."""
+    if batch.whole is None:
+        return F.gumbel_noise(like, generators)
+    every = like.new_empty(like.shape[0], batch.size, like.shape[-1])
+    return F.gumbel_noise(every, generators)[:, processes.own(batch.size)]

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from concrete_kmeans import functional as F
+from concrete_kmeans import processes
 from concrete_kmeans.augment import Augment
 from concrete_kmeans.data import Batch
 from concrete_kmeans.networks import Autoencoder
+from concrete_kmeans.objectives.base import noise_of_batch
 from concrete_kmeans.objectives.deep import DeepObjective
 from concrete_kmeans.streams import aside, join
 
@@ -87,16 +89,15 @@ class Concrete(DeepObjective):
         codes = clean = self.network.points(codes)
         if rows is not batch.rows:  # an augmented row belongs where the row itself belongs
             clean = self.network.points(self.network.encode(batch.rows))
-        distances = self.distances(codes)
+        distances = self.distances(codes, batch.share)
         log_probs = F.log_probs_from_distances(
-            distances if clean is codes else self.distances(clean), self.sigma
+            distances if clean is codes else self.distances(clean, batch.share), self.sigma
         )  # Eq. 5
         if self.held is not None:
             clustering = self._held(distances, log_probs, self.held.gather(1, batch.index))
         else:
-            assignment = F.concrete_assignment(
-                log_probs, temperature, generator=generators
-            )  # Eq. 6
+            noise = noise_of_batch(batch, log_probs, generators)
+            assignment = F.concrete_assignment(log_probs, temperature, noise=noise)  # Eq. 6
             if self.form == "paper":
                 clustering = F.kmeans_loss(
                     codes, self.centers, assignment, gradient="reconstruction", reduction="mean"
@@ -106,7 +107,7 @@ class Concrete(DeepObjective):
         parts = {"clustering": clustering}
         weighted = self.weight * clustering
         if self.balance:
-            parts["balance"] = self._balance(log_probs)
+            parts["balance"] = self._balance(log_probs, batch.share)
             weighted = weighted + self.weight * self.balance * self.scales.within * parts["balance"]
         join()
         return {
@@ -115,8 +116,11 @@ class Concrete(DeepObjective):
             **parts,
         }  # Eq. 8
 
-    def distances(self, codes: Tensor) -> Tensor:
-        """Squared distances (R, B, K) to the centres, as if the code had its first spread."""
+    def distances(self, codes: Tensor, share: float = 1.0) -> Tensor:
+        """Squared distances (R, B, K) to the centres, as if the code had its first spread.
+
+        ``share`` is the part of the batch that the codes are.
+        """
         distances = F.squared_distances(codes, self.centers)
         if self.form == "paper":
             return distances
@@ -124,7 +128,7 @@ class Concrete(DeepObjective):
         # falls when the code shrinks, and the clusters are lost on every data set but for a narrow
         # range of lambda that differs between them (docs/deep.md).
         (codes,) = F.at_least_float32(codes)
-        spread = codes.var(-2, correction=0).sum(-1)  # (R,)
+        spread = _variance(codes, share).sum(-1)  # (R,)
         return distances * (self.scales.spread / spread.clamp_min(_TINY)).view(-1, 1, 1)
 
     def _held(self, distances: Tensor, log_probs: Tensor, labels: Tensor) -> Tensor:
@@ -134,12 +138,22 @@ class Concrete(DeepObjective):
         surprise = -log_probs.gather(-1, label).squeeze(-1).mean(-1)
         return own + HELD_WEIGHT * self.scales.within * surprise
 
-    def _balance(self, log_probs: Tensor) -> Tensor:
+    def _balance(self, log_probs: Tensor, part: float) -> Tensor:
         """Divergence of the batch's mean assignment from the first sizes, (R,)."""
         # Departs from Eq. 8: a few clusters swallow the rest without this term (docs/deep.md).
-        share = log_probs.exp().mean(-2).clamp_min(_TINY)  # (R, K)
+        mean = processes.sum_with_gradient(log_probs.exp().mean(-2), part)
+        share = mean.clamp_min(_TINY)  # (R, K)
         sizes = self.scales.sizes.clamp_min(1.0 / (self.scales.sizes.shape[-1] * 1e3))
         return (share * (share.log() - sizes.log())).sum(-1)
+
+
+def _variance(codes: Tensor, share: float) -> Tensor:
+    """Of each number of the codes (R, B, d) over the batch of all processes, (R, d)."""
+    if not processes.many():
+        return codes.var(-2, correction=0)
+    mean = processes.sum_all(codes.mean(-2, keepdim=True), share)
+    # a variance does not change to first order with the mean it is taken from: it needs no gradient
+    return processes.sum_with_gradient((codes - mean).square().mean(-2), share)
 
 
 _TINY = 1e-12

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from concrete_kmeans import functional as F
+from concrete_kmeans import processes
 from concrete_kmeans.augment import Augment
 from concrete_kmeans.data import Batch
 from concrete_kmeans.networks import Autoencoder
@@ -85,9 +86,12 @@ class AlternatingClustering(DeepObjective):
         (codes,) = F.at_least_float32(network.points(network.encode(batch.rows)))
         network.train()
         hard = F.nearest_assignment(F.squared_distances(codes, self.centers))  # (R, B, K)
-        self.labels.scatter_(1, batch.index, hard.argmax(-1))
+        labels = processes.gather(hard.argmax(-1), batch.size, dim=1)
+        self.labels.scatter_(1, batch.index if batch.whole is None else batch.whole, labels)
+        size, sums = hard.sum(-2), hard.mT @ codes
+        processes.sum_in_place([size, sums])
         # the rows of a cluster one after another, in closed form: (c m + sum z) / (c + n)
-        seen = self.counts + hard.sum(-2)
-        total = self.counts.unsqueeze(-1) * self.centers + hard.mT @ codes
+        seen = self.counts + size
+        total = self.counts.unsqueeze(-1) * self.centers + sums
         self.centers.copy_(total / seen.unsqueeze(-1))
         self.counts.copy_(seen)

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from concrete_kmeans import functional as F
+from concrete_kmeans import processes
 from concrete_kmeans.augment import Augment
 from concrete_kmeans.data import Batch, pieces
-from concrete_kmeans.lloyd import Rows
+from concrete_kmeans.lloyd import Rows, own_rows
 from concrete_kmeans.networks import Autoencoder
 from concrete_kmeans.objectives.deep import DeepObjective
 
@@ -78,17 +79,18 @@ class EmbeddedClustering(DeepObjective):
     @torch.no_grad()
     def refresh(self) -> None:
         """Compute the target over all rows."""
-        network = self.network.eval()
-        for start, stop, rows in pieces(self.rows):
-            self.target[:, start:stop] = student_t(
-                network.points(network.encode(rows)), self.centers
-            )
+        network, n = self.network.eval(), self.target.shape[1]
+        own = self.target[:, processes.own(n)]  # (R, N of this process, K)
+        for start, stop, rows in pieces(own_rows(self.rows)):
+            own[:, start:stop] = student_t(network.points(network.encode(rows)), self.centers)
         network.train()
-        frequencies = self.target.sum(1)  # (R, K)
-        size = max(1, 2**20 // self.target.shape[-1])
-        for start in range(0, self.target.shape[1], size):
-            q = self.target[:, start : start + size]
-            self.target[:, start : start + size] = target_distribution(q, frequencies)
+        frequencies = processes.sum_all(own.sum(1))  # (R, K)
+        size = max(1, 2**20 // own.shape[-1])
+        for start in range(0, own.shape[1], size):
+            q = own[:, start : start + size]
+            own[:, start : start + size] = target_distribution(q, frequencies)
+        if processes.many():  # a batch has rows of every process
+            self.target.copy_(processes.gather(own, n, dim=1))
 
     def loss(
         self,

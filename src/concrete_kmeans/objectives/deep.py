@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from concrete_kmeans import functional as F
+from concrete_kmeans import processes
 from concrete_kmeans.augment import BUILT_IN, Augment
 from concrete_kmeans.data import Batch
 from concrete_kmeans.networks import Autoencoder
@@ -59,7 +60,11 @@ class DeepObjective(Objective):
 
     def view(self, batch: Batch, generators: Sequence[torch.Generator]) -> Tensor:
         """Rows (R, B, D) as the network is to see them."""
-        return batch.rows if self.augment is None else self.augment(batch.rows, generators)
+        if self.augment is None:
+            return batch.rows
+        # it may draw for, and look at, the whole batch
+        rows = self.augment(processes.gather(batch.rows, batch.size, dim=1), generators)
+        return rows[:, processes.own(batch.size)]
 
     def reconstruction(self, rows: Tensor, codes: Tensor) -> Tensor:
         """Eq. 4 as a mean over the batch, (R,)."""
