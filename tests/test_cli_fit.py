@@ -667,7 +667,7 @@ class TestReport:
         ok("fit", tmp_path / "a.npy", "-k", 3, "-o", tmp_path / "r", *KM)
         assert ok("report", tmp_path / "r") == f"Written: {tmp_path / 'r' / 'report.html'}\n"
         whole = (tmp_path / "r" / "report.html").read_text("utf-8")
-        assert "<title>90 rows in 3 clusters</title>" in whole
+        assert "<title>a.npy: 90 rows in 3 clusters</title>" in whole
         ok("report", tmp_path / "r", "-o", tmp_path / "p.html", "--title", "Mine & <yours>")
         assert "<title>Mine &amp; &lt;yours&gt;</title>" in (tmp_path / "p.html").read_text("utf-8")
         np.save(tmp_path / "a.npy", X + 1.0)
@@ -677,6 +677,22 @@ class TestReport:
         assert (tmp_path / "r" / "report.html").read_text("utf-8") == whole
         ok("report", tmp_path / "r", "--no-input")
         ok("report", tmp_path / "r", "--input", folder / "a.npy")
+
+    def test_what_only_counts_is_not_shown(self, folder, tmp_path):
+        """Neither row numbers as names nor the parts of an embedding."""
+        rng = np.random.default_rng(0)
+        vectors = rng.normal(size=(60, 130))
+        pd.DataFrame({"v": list(vectors)}).to_parquet(tmp_path / "v.parquet")
+        ok("fit", tmp_path / "v.parquet", "-k", 2, "-o", tmp_path / "r", *KM, "--report")
+        page = (tmp_path / "r" / "report.html").read_text("utf-8")
+        assert "v.12" not in page
+        assert '"ids":null' in page.replace(" ", "")
+        ok("report", tmp_path / "r", "--input", tmp_path / "v.parquet", "-o", tmp_path / "p.html")
+        assert "<title>v.parquet: 60 rows in 2" in (tmp_path / "p.html").read_text("utf-8")
+        ok("fit", folder / "t.csv", "-k", 2, "-o", tmp_path / "named", *KM, "--report",
+           "--id-column", "name", "--drop", "kind")  # fmt: skip
+        page = (tmp_path / "named" / "report.html").read_text("utf-8")
+        assert "row 17" in page
 
     def test_folder_of_pictures_is_watched_too(self, folder, tmp_path):
         Path(tmp_path / "p").mkdir()

@@ -50,5 +50,5 @@ def report(
         data = runs.read_new(run, notes, source, form, embed)
     elif not no_input:
         data = runs.training_data(run, notes, embed)
-    runs.write_report(path, estimator, data, notes, title=title)
+    runs.write_report(path, estimator, data, notes, title=title, source=source)
     typer.echo(f"Written: {printable(str(path))}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -178,15 +178,33 @@ def rows_of(estimator: Any, data: Data) -> Any:
 
 
 def write_report(
-    path: Path, estimator: Any, data: Data | None, notes: Notes, *, title: str | None = None
+    path: Path,
+    estimator: Any,
+    data: Data | None,
+    notes: Notes,
+    *,
+    title: str | None = None,
+    source: str | None = None,
 ) -> None:
-    """Write the report of a run; without data it has no map."""
+    """Write the report of a run; without data it has no map.
+
+    Without a title it has that of the input, which is the fit's unless another is named.
+    """
     rows: Any = None
     shown: dict[str, Any] = {}
+    place = notes.place()
+    source = source or (None if place is None else place.path)
     if data is not None:
         rows = rows_of(estimator, data)
-        shown = {"classes": data.labels, "ids": data.ids, "items": _items(data)}
-    write(collect(estimator, rows, title=title, k_curve=notes.curve(), **shown), path)
+        counted = data.ids == [str(i) for i in range(len(data.ids))]
+        ids = None if counted else data.ids
+        shown = {"classes": data.labels, "ids": ids, "items": _items(data)}
+    collected = collect(estimator, rows, title=title, k_curve=notes.curve(), **shown)
+    if title is None and source not in (None, "-"):
+        collected = replace(
+            collected, title=f"{Path(str(source)).absolute().name}: {collected.title}"
+        )
+    write(collected, path)
 
 
 def _items(data: Data) -> Items | None:

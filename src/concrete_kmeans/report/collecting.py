@@ -214,11 +214,18 @@ def _items_of(estimator: Any, X: Any, shape: tuple[int, ...]) -> Items | None:
     if shape:
         return Images.from_rows(rows, shape)
     names = getattr(estimator, "feature_names_in_", None)
-    if rows.ndim != 2 or (names is None and rows.shape[1] > MAX_UNNAMED):
+    unnamed = names is None or _only_count(names)
+    if rows.ndim != 2 or (unnamed and rows.shape[1] > MAX_UNNAMED):
         return None
     if names is None:
         names = [f"feature {i}" for i in range(rows.shape[1])]
     return Table(rows, [str(name) for name in names])
+
+
+def _only_count(names: Sequence[str]) -> bool:
+    """Whether names are numbers after one and the same text, as those of an embedding's parts."""
+    stem = str(names[0]).removesuffix("0")
+    return all(name == f"{stem}{i}" for i, name in enumerate(names))
 
 
 def _center_pictures(estimator: Any, shape: tuple[int, ...], X: Any) -> Images:
