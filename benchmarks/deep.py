@@ -1,6 +1,7 @@
 """Deep clustering with default settings: every figure of docs/deep.md, one command each.
 
     python benchmarks/deep.py tables    seven data sets: CKM against KM and AE+KM, 10 seeds
+    python benchmarks/deep.py apart     the same on sets that no choice was made on
     python benchmarks/deep.py digits    all seven methods, and ClustPy's, on the embedded digits
     python benchmarks/deep.py fit       seconds of one default fit on the digits
     python benchmarks/deep.py report    tables in docs/deep.md from the JSON files
@@ -19,11 +20,14 @@ import sys
 import time
 import types
 import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn import datasets as bundled
 
 from concrete_kmeans import datasets, metrics
 from concrete_kmeans.experiments import deep, results, tables
@@ -31,13 +35,27 @@ from measure import RESULTS
 
 DOC = Path(__file__).parents[1] / "docs" / "deep.md"
 TABLES = ("digits", "pendigits", "satimage", "letter", "segment", "vowel", "usps")
+#: Of scikit-learn: no default was chosen, and no start compared, on any of them.
+APART: dict[str, Callable[[], tuple[np.ndarray, np.ndarray]]] = {
+    "iris": partial(bundled.load_iris, return_X_y=True),
+    "wine": partial(bundled.load_wine, return_X_y=True),
+    "breast cancer": partial(bundled.load_breast_cancer, return_X_y=True),
+    "blobs": lambda: bundled.make_blobs(
+        1500, n_features=16, centers=6, cluster_std=4.0, random_state=0
+    )[:2],
+    "moons": partial(bundled.make_moons, 1000, noise=0.05, random_state=0),
+}
 SCORES = ("nmi", "ari", "acc")
 
 
 def load(name: str, device: str) -> tuple[Any, np.ndarray, int]:
-    data = datasets.load(name)
-    X = np.ascontiguousarray(data.data, dtype=np.float32)
-    return (torch.from_numpy(X).to(device) if device != "cpu" else X), data.target, data.n_classes
+    if name in APART:
+        X, y = APART[name]()
+    else:
+        data = datasets.load(name)
+        X, y = data.data, data.target
+    X = np.ascontiguousarray(X, dtype=np.float32)
+    return (torch.from_numpy(X).to(device) if device != "cpu" else X), y, len(np.unique(y))
 
 
 def update(name: str, data_set: str, method: str, cell: dict[str, Any]) -> None:
@@ -57,16 +75,24 @@ def _percent(value: dict[str, float]) -> tuple[float, float]:
 
 
 def run_tables(options: argparse.Namespace) -> None:
-    for name in options.sets or TABLES:
+    compare("deep_tables", options.sets or TABLES, options)
+
+
+def run_apart(options: argparse.Namespace) -> None:
+    compare("deep_apart", options.sets or APART, options)
+
+
+def compare(file: str, names: Iterable[str], options: argparse.Namespace) -> None:
+    for name in names:
         X, y, k = load(name, options.device)
         reused = None
         for method in options.methods or ("km", "ae+km", "ckm"):
             if method == "km":
-                update("deep_tables", name, method, deep.fit_kmeans(X, y, k, options.seeds))
+                update(file, name, method, deep.fit_kmeans(X, y, k, options.seeds))
                 continue
             fitted, seconds = deep.fit(method, X, k, options.seeds, pretrained=reused)
             reused = reused or fitted  # the same autoencoders for all: the comparison is paired
-            update("deep_tables", name, method, deep.record_of(fitted, y, seconds))
+            update(file, name, method, deep.record_of(fitted, y, seconds))
 
 
 def run_digits(options: argparse.Namespace) -> None:
@@ -149,10 +175,10 @@ def cells_of(name: str) -> dict[str, dict[str, Any]]:
     return dict(json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["cells"])
 
 
-def table_of_tables() -> str:
+def table_of_tables(file: str, names: Iterable[str]) -> str:
     rows = []
-    for name in TABLES:
-        cells = cells_of("deep_tables").get(name, {})
+    for name in names:
+        cells = cells_of(file).get(name, {})
         if not {"km", "ae+km", "ckm"} <= set(cells):
             continue
         row = [name]
@@ -210,12 +236,14 @@ def table_of_choices() -> str:
 
 
 REPORTS = {
-    "tables": table_of_tables,
+    "tables": lambda: table_of_tables("deep_tables", TABLES),
+    "apart": lambda: table_of_tables("deep_apart", APART),
     "choices": table_of_choices,
     "digits": lambda: table_of_methods("deep_digits"),
 }
 PARTS = {
     "tables": run_tables,
+    "apart": run_apart,
     "digits": run_digits,
     "fit": run_fit,
     "report": report,
