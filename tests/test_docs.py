@@ -13,13 +13,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from markdown.extensions.toc import slugify
 from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
 import concrete_kmeans
 from concrete_kmeans.cli import app
 from concrete_kmeans.experiments import results, table2_report
+from concrete_kmeans.networks import build_autoencoder
 from concrete_kmeans.report import projection
 
 ENDS = ("begin", "end")
@@ -175,6 +178,22 @@ def test_table_of_the_readme_is_that_of_the_committed_results():
     record = results.load(page.FOLDER / "table2.json")
     mean = record["rows"]["mnist"]["methods"]["ckm"]["summary"]["acc"]["mean"]
     assert f"{100 * mean:.1f}±" in text
+
+
+def test_page_of_scaling_is_that_of_the_cost_model():
+    page = load(ROOT / "docs" / "cost_model.py")
+    text = page.PAGE.read_text("utf-8")
+    assert page.made(text) == text
+
+
+def test_cost_model_counts_what_torch_counts():
+    page = load(ROOT / "docs" / "cost_model.py")
+    network = build_autoencoder((16, 8, 4), "auto", (24,), seeds=[0])
+    rows = torch.zeros(1, 32, 24)
+    with FlopCounterMode(display=False) as counter:
+        network(rows).square().sum().backward()
+    assert counter.get_total_flops() == page.deep_step((24, 16, 8, 4), 32, 0).flops
+    assert page.lloyd_pass(1000, 5, 7, 4).flops == 2 * 1000 * 5 * 7
 
 
 def test_page_of_results_is_made_of_any_results(tmp_path, monkeypatch):
