@@ -36,9 +36,9 @@ dist: $(VENV)/.installed-dev
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist
 
+# quick, into benchmarks/results/quick/; the committed results are those of ckm bench --full
 bench: $(VENV)/.installed-bench
-	$(BIN)/python benchmarks/lloyd.py --rounds 3
-	$(BIN)/python benchmarks/shallow.py --rounds 3
+	$(BIN)/ckm bench --quick
 
 table1: $(VENV)/.installed-dev
 	$(BIN)/ckm reproduce table1 --out docs/results
@@ -58,6 +58,7 @@ results: $(VENV)/.installed-dev
 
 figures: $(VENV)/.installed-dev
 	$(BIN)/python docs/figures.py
+	$(BIN)/python docs/performance_page.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "concrete-kmeans needs Python 3.11 or later; try make PYTHON=python3.11")'
@@ -73,6 +74,7 @@ $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev,bench]'
+	-$(PIP) --no-deps clustpy  # its torchvision may not match torch; where it does not build, it is named as missing
 	@touch $(VENV)/.installed $@
 
 clean:

@@ -1,6 +1,7 @@
 """Lloyd's algorithm from the same centres: seconds an iteration, against every peer.
 
-``python benchmarks/lloyd.py`` writes ``results/lloyd.json``.
+``python benchmarks/lloyd.py`` writes ``results/lloyd.json``. With ``--device cuda`` the peer is a
+plain loop of torch's operations, chunked so that it fits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cases import CASES, store
-from measure import compare, parser, serve, timed, write
+from measure import compare, merged, parser, serve, synchronize, timed
 
 ITERATIONS = 20
 SLOW_ITERATIONS = 2  # of peers that take minutes; kmeans-pytorch has no cap but after the first
@@ -29,17 +30,57 @@ def _inertia(X: np.ndarray, centers: np.ndarray, labels: np.ndarray) -> float:
     )
 
 
-def concrete_kmeans(rows: str, centers: str, k: int) -> dict[str, Any]:
+def _tensors(rows: str, centers: str, device: str) -> tuple[Any, Any]:
     import torch
 
+    X, C = torch.from_numpy(np.load(rows)), torch.from_numpy(np.load(centers))
+    return X.to(device), C.to(device)
+
+
+def concrete_kmeans(rows: str, centers: str, k: int, device: str = "cpu") -> dict[str, Any]:
     from concrete_kmeans.lloyd import lloyd
 
-    X, C = torch.from_numpy(np.load(rows)), torch.from_numpy(np.load(centers))
-    lloyd(X[: 20 * k], C, max_iter=2)
+    X, C = _tensors(rows, centers, device)
+    few = X[: 20 * k] if device == "cpu" else X
+    lloyd(few, C, max_iter=2)
+    synchronize(device)
 
     def run() -> dict[str, Any]:
         result = lloyd(X, C, max_iter=ITERATIONS, tol=0.0)
         return {"iterations": int(result.n_iter), "inertia": float(result.inertia)}
+
+    return timed(run)
+
+
+def plain_torch(rows: str, centers: str, k: int, device: str = "cpu") -> dict[str, Any]:
+    """Distances, arg min, sums by index: as one would write it."""
+    import torch
+
+    X, C = _tensors(rows, centers, device)
+    size = max(1, 2**28 // (4 * k))
+
+    def labels_of(centers: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.cdist(part, centers).argmin(1) for part in X.split(size)])
+
+    def iterate(steps: int) -> torch.Tensor:
+        found = C
+        for _ in range(steps):
+            labels = labels_of(found)
+            sums = torch.zeros_like(found).index_add_(0, labels, X)
+            counts = torch.bincount(labels, minlength=k).unsqueeze(1)
+            found = torch.where(counts > 0, sums / counts.clamp_min(1), found)
+        return found
+
+    iterate(1)
+    synchronize(device)
+
+    def run() -> dict[str, Any]:
+        found = iterate(ITERATIONS)
+        distance = sum(
+            (part - found[label]).square().sum(dtype=torch.float64)
+            for part, label in zip(X.split(size), labels_of(found).split(size), strict=True)
+        )
+        return {"iterations": ITERATIONS, "inertia": float(distance)}
 
     return timed(run)
 
@@ -141,37 +182,59 @@ CONTENDERS = {
     "fast-pytorch-kmeans": fast_pytorch_kmeans,
     "kmeans-pytorch": kmeans_pytorch,
     "torch-kmeans": torch_kmeans,
+    "plain torch": plain_torch,
 }
+#: Those that are far behind: not asked in a quick run.
+SLOW = ("kmeans-pytorch", "torch-kmeans")
+
+
+def chosen_contenders(only: str | None, device: str, quick: bool) -> list[str]:
+    """Who runs."""
+    if only:
+        return only.split(",")
+    if device != "cpu":
+        return ["concrete-kmeans", "plain torch"]
+    left_out = {"plain torch", *(SLOW if quick else ())}
+    return [name for name in CONTENDERS if name not in left_out]
+
+
+def compared(name: str, summary: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Seconds an iteration, as a ratio to scikit-learn, or to the plain loop where that is not."""
+    base = summary.get("scikit-learn") or summary.get("plain torch") or {}
+    for row in summary.values():
+        if "seconds" in row:
+            row["seconds_per_iteration"] = row["seconds"] / row["iterations"]
+    print(CASES[name]["title"])
+    for contender, row in summary.items():
+        if "error" in row:
+            print(f"  {contender:22} {row['error']}")
+            continue
+        line = f"  {contender:22} {1e3 * row['seconds_per_iteration']:9.2f} ms an iteration, "
+        if "seconds" in base:
+            key = "ratio_to_scikit_learn" if "scikit-learn" in summary else "ratio_to_plain_torch"
+            row[key] = row["seconds_per_iteration"] / base["seconds_per_iteration"]
+            line += f"{row[key]:6.2f} x {key[9:].replace('_', '-')}, "
+        print(f"{line}{row['extra_mb']:8.1f} MB more, inertia {row['inertia']:.8g}")
+    return {"title": CASES[name]["title"], "contenders": summary}
 
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--only", help="only these contenders, separated by commas")
+    options.add_argument("--only", help="only these contenders, separated by commas; not written")
     chosen = options.parse_args()
-    contenders = chosen.only.split(",") if chosen.only else list(CONTENDERS)
+    contenders = chosen_contenders(chosen.only, chosen.device, chosen.quick)
     result: dict[str, Any] = {"command": "python benchmarks/lloyd.py", "cases": {}}
+    print(f"Lloyd from given centres, {ITERATIONS} iterations, {chosen.device}")
     for name in chosen.cases.split(",") if chosen.cases else CASES:
+        rounds = chosen.rounds or ((1 if name == "wide" else 2) if chosen.quick else 5)
         with tempfile.TemporaryDirectory() as folder:
             arguments = store(name, Path(folder))
-            summary = compare(__file__, contenders, arguments, rounds=chosen.rounds, timeout=300)
-        for row in summary.values():
-            if "seconds" in row:
-                row["seconds_per_iteration"] = row["seconds"] / row["iterations"]
-        base = summary["scikit-learn"]["seconds_per_iteration"]
-        print(CASES[name]["title"])
-        for contender, row in summary.items():
-            if "error" in row:
-                print(f"  {contender:22} {row['error']}")
-                continue
-            row["ratio_to_scikit_learn"] = row["seconds_per_iteration"] / base
-            print(
-                f"  {contender:22} {1e3 * row['seconds_per_iteration']:9.1f} ms an iteration, "
-                f"{row['ratio_to_scikit_learn']:6.2f} x scikit-learn, "
-                f"{row['extra_mb']:8.1f} MB more, inertia {row['inertia']:.8g}"
-            )
-        result["cases"][name] = {"title": CASES[name]["title"], "contenders": summary}
-    if not (chosen.only or chosen.cases):
-        print(f"written to {write('lloyd', result).name}")
+            if chosen.device != "cpu":
+                arguments["device"] = chosen.device
+            summary = compare(__file__, contenders, arguments, rounds=rounds, timeout=300)
+        result["cases"][name] = compared(name, summary)
+    if not chosen.only:
+        merged("lloyd", "cases", result, quick=chosen.quick, device=chosen.device)
 
 
 if __name__ == "__main__":

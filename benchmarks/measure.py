@@ -7,6 +7,7 @@ weigh on another's, and contenders take turns, so that a slow minute of the mach
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -23,27 +24,32 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 MEMORY_LIMIT = 20 * 2**30  # of address space, so that a peer that needs more fails by itself
+PACKAGES = (
+    "numpy",
+    "scikit-learn",
+    "torch",
+    "faiss-cpu",
+    "fast-pytorch-kmeans",
+    "kmeans-pytorch",
+    "torch-kmeans",
+    "clustpy",
+)
 
 
 def machine() -> dict[str, Any]:
+    """Where a result comes from; a load above half the cores says that others were at work."""
+    import torch
+
+    import concrete_kmeans
+
     cpu = Path("/proc/cpuinfo")
     names = (
         [line for line in cpu.read_text().splitlines() if "model name" in line]
         if cpu.exists()
         else []
     )
-    packages = (
-        "numpy",
-        "scikit-learn",
-        "torch",
-        "faiss-cpu",
-        "fast-pytorch-kmeans",
-        "kmeans-pytorch",
-        "torch-kmeans",
-        "concrete-kmeans",
-    )
-    versions = {"python": platform.python_version()}
-    for package in packages:
+    versions = {"python": platform.python_version(), "concrete-kmeans": concrete_kmeans.__version__}
+    for package in PACKAGES:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -51,21 +57,51 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": names[0].split(":")[1].strip() if names else platform.processor(),
         "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": platform.system(),
+        "load": LOAD,
         "versions": versions,
         "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def write(name: str, result: dict[str, Any]) -> Path:
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    with tempfile.NamedTemporaryFile("w", dir=RESULTS, delete=False) as file:
-        json.dump({"machine": machine()} | result, file, indent=1)
+#: Processes at work before the benchmark began, on average over a minute.
+LOAD = round(os.getloadavg()[0], 1)
+
+
+def path_of(name: str, *, quick: bool = False, device: str = "cpu") -> Path:
+    """The file of a part's results; quick ones do not write over those that are committed."""
+    folder = RESULTS / "quick" if quick else RESULTS
+    return folder / f"{name}{'' if device == 'cpu' else '-' + device}.json"
+
+
+def read(name: str, *, quick: bool = False, device: str = "cpu") -> dict[str, Any]:
+    """What a part has written; empty if nothing."""
+    path = path_of(name, quick=quick, device=device)
+    return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
+
+
+def write(name: str, result: dict[str, Any], *, quick: bool = False, device: str = "cpu") -> Path:
+    """Write a part's results and the machine, whole or not at all."""
+    path = path_of(name, quick=quick, device=device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = {"machine": machine(), "quick": quick, "device": device}
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        json.dump(about | result, file, indent=1)
         file.write("\n")
     Path(file.name).chmod(0o644)
     Path(file.name).replace(path)
+    print(f"  written to {path.relative_to(RESULTS.parent)}", flush=True)
     return path
+
+
+def merged(name: str, key: str, result: dict[str, Any], *, quick: bool, device: str) -> None:
+    """Write some cases beside those of the same versions and machine that the file has."""
+    before, now = read(name, quick=quick, device=device), machine()
+    known = before.get("machine", {})
+    if all(known.get(what) == now[what] for what in ("cpu", "cores", "gpu", "versions")):
+        result[key] = before.get(key, {}) | result[key]
+    write(name, result, quick=quick, device=device)
 
 
 # ------------------------------------------------------------------ inside a contender's process
@@ -78,7 +114,8 @@ def _memory(field: str) -> float:
 
 def timed(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """One run: seconds, and the peak of memory above what was in use before it, in MB."""
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    with contextlib.suppress(OSError):  # some containers do not let one
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     before = _memory("VmRSS")
     start = time.perf_counter()
     outcome = run()
@@ -89,13 +126,16 @@ def timed(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def serve(contenders: dict[str, Callable[..., dict[str, Any]]]) -> None:
     """Run one contender as the command line says, print its outcome as JSON, and leave."""
     name, arguments = sys.argv[2], json.loads(sys.argv[3])
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
+    if arguments.get("device", "cpu") == "cpu":  # CUDA reserves more addresses than there is memory
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     try:
         outcome = contenders[name](**arguments)
     except (MemoryError, RuntimeError) as error:
         if "alloc" not in str(error).lower() and not isinstance(error, MemoryError):
             raise
         outcome = {"error": f"out of memory (limit {MEMORY_LIMIT >> 30} GiB)"}
+    except ModuleNotFoundError as error:
+        outcome = {"error": f"not installed: no module named {error.name!r}"}
     sys.stdout.write("\n" + json.dumps(outcome))
 
 
@@ -118,9 +158,10 @@ def compare(
 ) -> dict[str, dict[str, Any]]:
     """Median and spread of each contender over rounds in which they take turns."""
     outcomes: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
-    for _ in range(rounds):
+    for i in range(rounds):
         for name in contenders:
             if not (outcomes[name] and "error" in outcomes[name][-1]):
+                progress(f"round {i + 1} of {rounds}: {name}")
                 outcomes[name].append(ask(script, name, arguments, timeout))
     summary: dict[str, dict[str, Any]] = {}
     for name, runs in outcomes.items():
@@ -137,8 +178,35 @@ def compare(
     return summary
 
 
+def progress(text: str) -> None:
+    """Tell on stderr what goes on."""
+    print(f"  ... {text}", file=sys.stderr, flush=True)
+
+
+def synchronize(device: str) -> None:
+    """Wait until the device has done what it was asked to."""
+    if device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def best_seconds(run: Callable[[], object], device: str, rounds: int) -> float:
+    """The shortest of some runs, after one that does not count."""
+    seconds = []
+    for _ in range(rounds + 1):
+        synchronize(device)
+        start = time.perf_counter()
+        run()
+        synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])
+
+
 def parser(description: str | None) -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=description)
-    result.add_argument("--rounds", type=int, default=5, help="times each contender runs")
+    result.add_argument("--rounds", type=int, help="times each contender runs")
     result.add_argument("--cases", help="only these cases, separated by commas")
+    result.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    result.add_argument("--quick", action="store_true", help="less of everything; own files")
     return result

@@ -1,8 +1,8 @@
 """A joint epoch on MNIST, the paper's network: against a plain loop, ClustPy, and the arithmetic.
 
-``python benchmarks/training.py`` writes ``results/training.json``. The limit is the best rate of a
-matrix product that the same run measures, in the same number format; the arithmetic of an epoch is
-counted from the shapes. ClustPy is measured if it is installed.
+``python benchmarks/training.py`` writes ``results/training.json``; with ``--device cuda``, one seed
+and 15 at once. The limit is the best rate of a matrix product that the same run measures, in the
+same number format; the arithmetic of an epoch is counted from the shapes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import tempfile
 import time
 import types
 import warnings
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from measure import compare, parser, serve, write
+from limits import copy_rate, product_rate
+from measure import compare, parser, serve, synchronize, write
 
 WIDTHS, BATCH, K = (784, 500, 500, 2000, 10), 256, 10
 #: Epochs that are timed, after one that is not.
@@ -40,71 +41,46 @@ def arithmetic(n_rows: int) -> float:
 # ------------------------------------------------------------------ inside a contender's process
 
 
-def _epoch(seconds: list[float], n_rows: int) -> dict[str, Any]:
-    return {"seconds": float(np.median(seconds)), "extra_mb": 0.0, "rows": n_rows}
-
-
-def product(rows: str, dtype: str = "float32") -> dict[str, Any]:
-    """The best rate of a matrix product, and of copying memory."""
-    import torch
-
-    def best(run: Callable[[], object], rounds: int = 7) -> float:
-        run()
-        seconds = []
-        for _ in range(rounds):
-            start = time.perf_counter()
-            run()
-            seconds.append(time.perf_counter() - start)
-        return min(seconds)
-
-    rates = []
-    for size in (1024, 2048, 4096):
-        a, b = (torch.randn(size, size).to(getattr(torch, dtype)) for _ in range(2))
-        out = torch.empty_like(a)
-        rates.append(2.0 * size**3 / best(lambda a=a, b=b, out=out: torch.mm(a, b, out=out)))
-    source = torch.ones(2**27 // 4)
-    target = torch.empty_like(source)
-    seconds = best(lambda: target.copy_(source))
-    n_rows = len(np.load(rows, mmap_mode="r"))
+def _epoch(seconds: list[float], n_rows: int, seeds: int = 1) -> dict[str, Any]:
     return {
-        "seconds": arithmetic(n_rows) / max(rates),
+        "seconds": float(np.median(seconds)),
         "extra_mb": 0.0,
-        "flops_per_s": max(rates),
-        "copy_bytes_per_s": 2.0 * source.nbytes / seconds,
+        "rows": n_rows,
+        "seeds": seeds,
     }
 
 
-def product_bfloat16(rows: str) -> dict[str, Any]:
-    return product(rows, "bfloat16")
+def product(rows: str, device: str = "cpu", precision: str = "float32") -> dict[str, Any]:
+    """The best rate of a matrix product, and of copying memory."""
+    n_rows, rate = len(np.load(rows, mmap_mode="r")), product_rate(precision, device)
+    about = {"flops_per_s": rate, "copy_bytes_per_s": copy_rate(device)}
+    return _epoch([arithmetic(n_rows) / rate], n_rows) | about
 
 
-def concrete(rows: str, method: str = "ckm", precision: str = "float32") -> dict[str, Any]:
+def concrete(
+    rows: str, device: str = "cpu", method: str = "ckm", precision: str = "float32", seeds: int = 1
+) -> dict[str, Any]:
     import torch
 
     from concrete_kmeans.experiments.runtime import measure
 
-    X = torch.from_numpy(np.load(rows))
-    found = measure(
-        method, X, K, 1, EPOCHS + 1, encoder=WIDTHS[1:], batch_size=BATCH, precision=precision
-    )
-    return _epoch([found["seconds"]], len(X))
+    X = torch.from_numpy(np.load(rows)).to(device)
+    epochs = EPOCHS + 1 if device == "cpu" else 10
+    given = {"encoder": WIDTHS[1:], "batch_size": BATCH, "precision": precision}
+    found = measure(method, X, K, seeds, epochs, **given)
+    return _epoch([found["seconds"]], len(X), seeds)
 
 
-def concrete_bfloat16(rows: str) -> dict[str, Any]:
-    return concrete(rows, precision="bfloat16")
-
-
-def concrete_dcn(rows: str) -> dict[str, Any]:
-    return concrete(rows, "dcn")
-
-
-def plain(rows: str, fused: bool = False) -> dict[str, Any]:
+def plain(
+    rows: str, device: str = "cpu", fused: bool = False, precision: str = "float32"
+) -> dict[str, Any]:
     """The same model as one would write it: modules, torch's Gumbel-Softmax, Adam."""
     import torch
     from torch import nn
 
-    X = torch.from_numpy(np.load(rows))
+    X = torch.from_numpy(np.load(rows)).to(device)
     torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
 
     def mlp(widths: tuple[int, ...]) -> nn.Sequential:
         layers: list[nn.Module] = []
@@ -112,7 +88,7 @@ def plain(rows: str, fused: bool = False) -> dict[str, Any]:
             layers += [nn.Linear(a, b), nn.ReLU()]
         return nn.Sequential(*layers[:-1])
 
-    encoder, decoder = mlp(WIDTHS), mlp(WIDTHS[::-1])
+    encoder, decoder = mlp(WIDTHS).to(device), mlp(WIDTHS[::-1]).to(device)
     with torch.no_grad():
         first = encoder(X[:4096])
         spread0 = first.var(0).sum()
@@ -122,7 +98,7 @@ def plain(rows: str, fused: bool = False) -> dict[str, Any]:
     optimizer = torch.optim.Adam(parameters, lr=3e-4, fused=fused or None)
 
     def epoch() -> None:
-        order = torch.randperm(len(X))
+        order = torch.randperm(len(X), device=device)
         for begin in range(0, len(X) - BATCH + 1, BATCH):
             batch = X[order[begin : begin + BATCH]]
             z = encoder(batch)
@@ -136,21 +112,28 @@ def plain(rows: str, fused: bool = False) -> dict[str, Any]:
 
     seconds = []
     for _ in range(EPOCHS + 1):
+        synchronize(device)
         start = time.perf_counter()
         epoch()
+        synchronize(device)
         seconds.append(time.perf_counter() - start)
     return _epoch(seconds[1:], len(X))
 
 
-def plain_fused(rows: str) -> dict[str, Any]:
-    return plain(rows, fused=True)
+class _StandIn(types.ModuleType):
+    """A module that has an empty class under every name."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__init__": lambda *_, **__: None})
 
 
-def clustpy(rows: str, name: str) -> dict[str, Any]:
+def clustpy(rows: str, device: str, name: str) -> dict[str, Any]:  # noqa: ARG001
     """What one more epoch of clustering costs; the network is the same by its defaults."""
-    for module in ("torchvision", "torchvision.transforms", "torchvision.datasets"):
-        if importlib.util.find_spec(module.split(".")[0]) is None:
-            sys.modules.setdefault(module, types.ModuleType(module))
+    if importlib.util.find_spec("torchvision") is None:  # imported by ClustPy, of no use for rows
+        for module in ("", ".transforms", ".datasets", ".models", ".models._api"):
+            sys.modules[f"torchvision{module}"] = _StandIn(f"torchvision{module}")
     import clustpy.deep
 
     X = np.load(rows)
@@ -167,73 +150,93 @@ def clustpy(rows: str, name: str) -> dict[str, Any]:
     return _epoch([(run(1 + EPOCHS) - run(1)) / EPOCHS], len(X))
 
 
-def clustpy_dcn(rows: str) -> dict[str, Any]:
-    return clustpy(rows, "DCN")
-
-
-def clustpy_idec(rows: str) -> dict[str, Any]:
-    return clustpy(rows, "IDEC")
-
-
-def clustpy_dkm(rows: str) -> dict[str, Any]:
-    return clustpy(rows, "DKM")
-
-
-CONTENDERS = {
-    "product": product,
-    "product, bfloat16": product_bfloat16,
-    "concrete-kmeans": concrete,
-    "concrete-kmeans, bfloat16": concrete_bfloat16,
-    "concrete-kmeans, DCN": concrete_dcn,
-    "plain loop": plain,
-    "plain loop, fused Adam": plain_fused,
-    "ClustPy DCN": clustpy_dcn,
-    "ClustPy IDEC": clustpy_idec,
-    "ClustPy DKM": clustpy_dkm,
+ON_CPU = {
+    "product": partial(product),
+    "product, bfloat16": partial(product, precision="bfloat16"),
+    "concrete-kmeans": partial(concrete),
+    "concrete-kmeans, bfloat16": partial(concrete, precision="bfloat16"),
+    "concrete-kmeans, DCN": partial(concrete, method="dcn"),
+    "plain loop": partial(plain),
+    "plain loop, fused Adam": partial(plain, fused=True),
+    "ClustPy DCN": partial(clustpy, name="DCN"),
+    "ClustPy IDEC": partial(clustpy, name="IDEC"),
+    "ClustPy DKM": partial(clustpy, name="DKM"),
+    "ClustPy DEC": partial(clustpy, name="DEC"),
 }
+ON_CUDA = {
+    "product, tf32": partial(product, precision="tf32"),
+    "product, bfloat16": partial(product, precision="bfloat16"),
+    "concrete-kmeans, tf32": partial(concrete, precision="tf32"),
+    "concrete-kmeans, bfloat16": partial(concrete, precision="bfloat16"),
+    "concrete-kmeans, tf32, 15 seeds": partial(concrete, precision="tf32", seeds=15),
+    "concrete-kmeans, bfloat16, 15 seeds": partial(concrete, precision="bfloat16", seeds=15),
+    "plain loop, tf32": partial(plain, precision="tf32"),
+    "plain loop, tf32, fused Adam": partial(plain, fused=True, precision="tf32"),
+}
+#: Not asked in a quick run.
+SLOW = ("plain loop, fused Adam", "concrete-kmeans, DCN", "ClustPy DKM", "ClustPy DEC")
 
 
 # ----------------------------------------------------------------------------- in the main process
 
 
+def limit_of(name: str, found: dict[str, Any]) -> float:
+    """The product's rate in the format of a contender, or NaN."""
+    kinds = [kind for kind in ("bfloat16", "tf32") if kind in name]
+    row = found.get(f"product, {kinds[0]}" if kinds else "product", {})
+    return float(row.get("flops_per_s", "nan"))
+
+
+def compared(found: dict[str, Any], flops: float) -> None:
+    """Add fractions of the limit and ratios to the plain loop, and print."""
+    plain_row = found.get("plain loop") or found.get("plain loop, tf32") or {}
+    for name, row in found.items():
+        if "error" in row:
+            print(f"  {name:36} {row['error']}")
+            continue
+        row["fraction_of_limit"] = flops * row["seeds"] / row["seconds"] / limit_of(name, found)
+        line = f"  {name:36} {row['seconds']:8.3f} s an epoch, "
+        line += f"{100 * row['fraction_of_limit']:5.1f} % of the product's rate"
+        if "seconds" in plain_row:
+            each = row["seconds"] / row["seeds"]
+            row["times_as_fast_as_plain"] = plain_row["seconds"] / each
+            line += f", {row['times_as_fast_as_plain']:5.2f} x as fast as the plain loop"
+        print(line)
+
+
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--rows", type=int, default=70_000, help="of MNIST, the first so many")
+    options.add_argument("--rows", type=int, help="of MNIST, the first so many; all by default")
     options.add_argument("--only", help="only these contenders, separated by semicolons")
     chosen = options.parse_args()
-    contenders = chosen.only.split(";") if chosen.only else list(CONTENDERS)
-    if importlib.util.find_spec("clustpy") is None:
-        contenders = [name for name in contenders if not name.startswith("ClustPy")]
+    on_cpu = chosen.device == "cpu"
+    everyone = ON_CPU if on_cpu else ON_CUDA
+    contenders = [name for name in everyone if not (chosen.quick and name in SLOW)]
+    if chosen.only:
+        contenders = chosen.only.split(";")
     from concrete_kmeans import datasets
 
-    X = np.ascontiguousarray(datasets.load("mnist").data[: chosen.rows], dtype=np.float32)
+    n_rows = chosen.rows or (40 * BATCH if chosen.quick and on_cpu else 70_000)
+    X = np.ascontiguousarray(datasets.load("mnist").data[:n_rows], dtype=np.float32)
+    print(
+        f"Joint epoch over {len(X):,} rows of MNIST, {'-'.join(map(str, WIDTHS))}, {chosen.device}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.npy"
         np.save(path, X)
-        arguments = {"rows": str(path)}
-        found = compare(__file__, contenders, arguments, rounds=chosen.rounds, timeout=1800)
+        rounds = chosen.rounds or (1 if chosen.quick else 2)
+        arguments = {"rows": str(path), "device": chosen.device}
+        found = compare(__file__, contenders, arguments, rounds=rounds, timeout=1800)
     flops = arithmetic(len(X))
-    for name, row in found.items():
-        if "error" in row:
-            print(f"  {name:28} {row['error']}")
-            continue
-        limit = found.get("product, bfloat16" if "bfloat16" in name else "product", {})
-        if "flops_per_s" in limit:
-            row["fraction_of_limit"] = flops / row["seconds"] / limit["flops_per_s"]
-        if "seconds" in found.get("plain loop", {}):
-            row["times_as_fast_as_plain"] = found["plain loop"]["seconds"] / row["seconds"]
-        print(
-            f"  {name:28} {row['seconds']:7.2f} s an epoch, "
-            f"{100 * row.get('fraction_of_limit', float('nan')):5.1f} % of the product's rate, "
-            f"{row.get('times_as_fast_as_plain', float('nan')):5.2f} x the plain loop"
-        )
+    compared(found, flops)
     if not chosen.only:
         about = {"command": "python benchmarks/training.py", "rows": len(X), "flops": flops}
-        print(f"written to {write('training', about | {'contenders': found}).name}")
+        about |= {"widths": WIDTHS, "batch": BATCH, "contenders": found}
+        write("training", about, quick=chosen.quick, device=chosen.device)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--contender"]:
-        serve(CONTENDERS)
+        serve(ON_CPU | ON_CUDA)
     else:
         main()

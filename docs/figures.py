@@ -102,7 +102,7 @@ def summary(table: dict[str, Any], lloyd: dict[str, Any], shallow: dict[str, Any
         f"{sum(map(len, sets.values()))} above {worst:.4f} times. NMI, ARI and accuracy agree.",
         "",
         "**Speed**, as a ratio to scikit-learn in the same run "
-        f"({lloyd['machine']['cores']} cores, {lloyd['machine']['cpu']}), made by `make bench`:",
+        f"({lloyd['machine']['cores']} cores, {lloyd['machine']['cpu']}), made by `ckm bench --full`:",
         "",
         "| Lloyd from given centres, 20 iterations | ours | faiss | fast-pytorch-kmeans | our extra memory |",
         "| --- | --- | --- | --- | --- |",
@@ -111,7 +111,8 @@ def summary(table: dict[str, Any], lloyd: dict[str, Any], shallow: dict[str, Any
         peers = case["contenders"]
 
         def ratio(name: str, peers: dict[str, Any] = peers) -> str:
-            return f"{peers[name]['ratio_to_scikit_learn']:.2f}" if name in peers else "-"
+            ratio = peers.get(name, {}).get("ratio_to_scikit_learn")
+            return "-" if ratio is None else f"{ratio:.2f}"
 
         lines.append(
             f"| {case['title']} | {ratio('concrete-kmeans')} | {ratio('faiss')} | "
@@ -124,7 +125,7 @@ def summary(table: dict[str, Any], lloyd: dict[str, Any], shallow: dict[str, Any
     ]
     for case in shallow["cases"].values():
         for name, row in case["contenders"].items():
-            if name != "KMeans":
+            if name != "KMeans" and "time_ratio" in row:
                 lines.append(
                     f"| {case['title']}: {name} | {row['time_ratio']:.2f} | "
                     f"{row['inertia_ratio']:.4f} ({row['worst_inertia_ratio']:.4f}) |"

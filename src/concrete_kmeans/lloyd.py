@@ -31,6 +31,9 @@ __all__ = ["LloydResult", "RowSource", "assign", "kmeans_plusplus", "lloyd", "ow
 MAX_CHUNK_BYTES = 2 * 2**20
 #: On CUDA a chunk must be large enough to fill the device.
 MAX_CHUNK_BYTES_CUDA = 256 * 2**20
+#: Restarts share a product as long as a chunk keeps so many rows: with fewer, many restarts would
+#: cost by the square of their number.
+FEWEST_ROWS = 1024
 #: Largest memory for the distances of all rows to the candidates of a step of k-means++.
 MAX_KEPT_BYTES = 64 * 2**20
 #: Rows of one of the many products that a long one is cut into on a GPU.
@@ -163,8 +166,7 @@ class _Chunks:
         self.n, self.d = int(X.shape[-2]), int(X.shape[-1])
         self.batched = isinstance(X, Tensor) and X.ndim == 3
         self.device, self.dtype = X.device, X.dtype
-        if max_bytes is None:
-            max_bytes = MAX_CHUNK_BYTES_CUDA if X.device.type == "cuda" else MAX_CHUNK_BYTES
+        max_bytes = _block_bytes(X, max_bytes)
         # rows are read once or twice, distances written and read again: they get half the room
         widest = max(width, self.d * (int(X.shape[0]) if self.batched else 1) // 2, 1)
         self.size = max(1, min(self.n, max_bytes // (widest * X.dtype.itemsize)))
@@ -303,6 +305,13 @@ class _Chunks:
 
     def moved_back(self, centers: Tensor) -> Tensor:
         return centers if self.shift is None else centers + self.shift
+
+
+def _block_bytes(X: Rows, asked: int | None) -> int:
+    """Size of the largest block of distances."""
+    if asked is not None:
+        return asked
+    return MAX_CHUNK_BYTES_CUDA if X.device.type == "cuda" else MAX_CHUNK_BYTES
 
 
 def squared_lengths(rows: Tensor) -> Tensor:
@@ -579,14 +588,16 @@ def lloyd(
     _check_weight(sample_weight, X)
     check_positive_int("max_iter", max_iter)
     R, K, _ = centers.shape
-    chunks = _Chunks(X, sample_weight, R * K, max_chunk_bytes)
+    block = _block_bytes(X, max_chunk_bytes)
+    together = max(1, min(R, block // (FEWEST_ROWS * K * X.dtype.itemsize)))
+    chunks = _Chunks(X, sample_weight, together * K, max_chunk_bytes)
     centers = chunks.moved(centers).clone()
     n_iter = torch.zeros(R, dtype=torch.int64, device=X.device)
     running = torch.arange(R, device=X.device)
     with _Threads(X.device) as threads:
         energy, variance = chunks.measure(threads, with_variance=tol > 0.0)
         threshold = tol * variance.expand(R)
-        state = _Partition(chunks, R, K, threads)
+        state = _Partition(chunks, R, K, threads, together)
         for _ in range(max_iter):
             n_iter[running] += 1
             state.reassign(centers, running)  # Eq. 2
@@ -711,8 +722,8 @@ class _Partition:
     #: Gaps are measured again when they would last for so many passes like the last one.
     lasting = 1.0
 
-    def __init__(self, chunks: _Chunks, R: int, K: int, threads: _Threads) -> None:
-        self.chunks, self.threads = chunks, threads
+    def __init__(self, chunks: _Chunks, R: int, K: int, threads: _Threads, together: int) -> None:
+        self.chunks, self.threads, self.together = chunks, threads, together
         dtype, device = chunks.dtype, chunks.device
         self.labels = torch.full((R, chunks.n), -1, dtype=torch.int32, device=device)
         self.total = _Moves(R, K, chunks.d, device)
@@ -749,7 +760,8 @@ class _Partition:
         used_up = _largest_loss(self.seen, centers)  # (R, K)
         self.seen[running] = centers[running]
         if centers.device.type != "cpu":
-            self._look_at_all_on_device(running, centers)
+            for i in range(0, len(running), self.together):
+                self._look_at_all_on_device(running[i : i + self.together], centers)
             return
         whole = []
         for r in running.tolist():
@@ -758,8 +770,9 @@ class _Partition:
                 whole.append(r)
             else:
                 self._look_at(r, index, centers[r])
-        if whole:
-            self._look_at_all(torch.tensor(whole), centers, used_up)
+        for i in range(0, len(whole), self.together):
+            some = torch.tensor(whole[i : i + self.together])
+            self._look_at_all(some, centers, used_up)
 
     def _in_doubt(self, r: int, used_up: Tensor) -> Tensor | None:
         """Rows whose gap is gone, or None if they are too many to be picked out."""

@@ -4,10 +4,21 @@ Whatever is heavy is imported by the command that needs it, so that ``ckm --help
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated.
 """
 
-from concrete_kmeans.cli import demo, export, fit, info, predict, report, reproduce
+from concrete_kmeans.cli import bench, demo, export, fit, info, predict, report, reproduce
 from concrete_kmeans.cli.common import app
 
-__all__ = ["app", "demo", "export", "fit", "info", "main", "predict", "report", "reproduce"]
+__all__ = [
+    "app",
+    "bench",
+    "demo",
+    "export",
+    "fit",
+    "info",
+    "main",
+    "predict",
+    "report",
+    "reproduce",
+]
 
 
 def main() -> None:

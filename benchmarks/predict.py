@@ -1,0 +1,133 @@
+"""Labels of new rows by a trained model of the paper's network: the rate against the product's.
+
+``python benchmarks/predict.py`` writes ``results/predict.json``. On the CPU rows come from memory;
+with ``--device cuda`` ten million rows pass in calls of a million that lie on the device.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from limits import product_rate
+from measure import best_seconds, compare, parser, serve, timed, write
+
+WIDTHS, K = (784, 500, 500, 2000, 10), 10
+#: Rows of one call, and how many calls make a measurement, by device.
+ROWS, CALLS = {"cpu": 70_000, "cuda": 1_000_000}, {"cpu": 1, "cuda": 10}
+
+
+def arithmetic(n_rows: int) -> float:
+    """Floating-point operations of the encoder's products and of the distances to the centres."""
+    weights = sum(a * b for a, b in itertools.pairwise(WIDTHS)) + WIDTHS[-1] * K
+    return 2.0 * n_rows * weights
+
+
+# ------------------------------------------------------------------ inside a contender's process
+
+
+def product(rows: str, device: str, n: int, precision: str) -> dict[str, Any]:  # noqa: ARG001
+    rate = product_rate(precision, device)
+    return {"seconds": arithmetic(n * CALLS[device]) / rate, "extra_mb": 0.0, "flops_per_s": rate}
+
+
+def concrete(rows: str, device: str, n: int, method: str = "predict") -> dict[str, Any]:
+    import torch
+
+    from concrete_kmeans import DeepConcreteKMeans
+
+    X = torch.from_numpy(np.load(rows))
+    warnings.simplefilter("ignore")  # two epochs make no good clusters: only the time counts
+    short = {"pretrain_epochs": 1, "epochs": 1, "init": "k-means++", "random_state": 0}
+    model = DeepConcreteKMeans(K, encoder=WIDTHS[1:], device=device, **short).fit(X[:2560])
+    X = X.to(device).repeat(-(-n // len(X)), 1)[:n]
+    call = getattr(model, method)
+    call(X[:4096])
+
+    def run() -> dict[str, Any]:
+        for _ in range(CALLS[device]):
+            last = call(X)
+        return {"rows": n * CALLS[device], "results": list(last.shape)}
+
+    found = timed(run)
+    return found | {"seconds": min(found["seconds"], best_seconds(run, device, 2))}
+
+
+def plain(rows: str, device: str, n: int) -> dict[str, Any]:
+    """The same network as modules, all rows in one call."""
+    import torch
+    from torch import nn
+
+    X = torch.from_numpy(np.load(rows)).to(device).repeat(-(-n // ROWS["cpu"]), 1)[:n]
+    layers: list[nn.Module] = []
+    for a, b in itertools.pairwise(WIDTHS):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    encoder, centers = nn.Sequential(*layers[:-1]).to(device), torch.randn(K, 10, device=device)
+
+    @torch.inference_mode()
+    def run() -> dict[str, Any]:
+        for _ in range(CALLS[device]):
+            torch.cdist(encoder(X), centers).argmin(1)
+        return {"rows": n * CALLS[device]}
+
+    run()
+    found = timed(run)
+    return found | {"seconds": min(found["seconds"], best_seconds(run, device, 2))}
+
+
+CONTENDERS = {
+    "product": partial(product, precision="float32"),
+    "concrete-kmeans": partial(concrete),
+    "concrete-kmeans, transform": partial(concrete, method="transform"),
+    "plain module, one call": partial(plain),
+}
+
+
+# ----------------------------------------------------------------------------- in the main process
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--rows", type=int, help="of one call")
+    chosen = options.parse_args()
+    from concrete_kmeans import datasets
+
+    X = np.ascontiguousarray(datasets.load("mnist").data, dtype=np.float32)
+    n = chosen.rows or (20_000 if chosen.quick and chosen.device == "cpu" else ROWS[chosen.device])
+    total = n * CALLS[chosen.device]
+    print(f"Labels of {total:,} rows, {'-'.join(map(str, WIDTHS))}, {chosen.device}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.npy"
+        np.save(path, X)
+        rounds = chosen.rounds or (1 if chosen.quick else 3)
+        arguments = {"rows": str(path), "device": chosen.device, "n": n}
+        found = compare(__file__, list(CONTENDERS), arguments, rounds=rounds, timeout=600)
+    rate = found["product"].get("flops_per_s", float("nan"))
+    for name, row in found.items():
+        if "error" in row:
+            print(f"  {name:28} {row['error']}")
+            continue
+        row["fraction_of_limit"] = arithmetic(total) / row["seconds"] / rate
+        row["rows_per_s"] = total / row["seconds"]
+        print(
+            f"  {name:28} {row['rows_per_s']:12,.0f} rows/s, "
+            f"{100 * row['fraction_of_limit']:5.1f} % of the product's rate, "
+            f"{row['extra_mb']:7.1f} MB more"
+        )
+    about = {"command": "python benchmarks/predict.py", "rows": total, "widths": WIDTHS}
+    about |= {"flops": arithmetic(total), "contenders": found}
+    write("predict", about, quick=chosen.quick, device=chosen.device)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--contender"]:
+        serve(CONTENDERS)
+    else:
+        main()
