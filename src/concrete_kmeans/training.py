@@ -231,20 +231,23 @@ def train(
                 run.note(t, parts, step.names)
                 if (t + 1) % settings.check_every == 0:
                     run.check(t, monitor)
-                stop = signals.asked(t)
-                if saving is not None:
-                    saving.after_step(stop)
-                if stop is not None:
-                    raise Stopped(stop)
+                _pause(signals.asked(t), saving)
                 if run.over:
                     break
             if run.trace:  # of the steps after the last check, callbacks are told as well
                 run.check(run.n_steps - 1, None)
-                if saving is not None:
-                    saving.after_step(None)
+                _pause(signals.asked(0), saving)
     except KeyboardInterrupt as stop:
         raise Interrupted(run.end(), getattr(stop, "signal", signal.SIGINT)) from stop
     return run.end()
+
+
+def _pause(stop: int | None, saving: _Saving | None) -> None:
+    """Between two steps: a checkpoint if it is time to, or if a signal asks to stop; then stop."""
+    if saving is not None:
+        saving.after_step(stop)
+    if stop is not None:
+        raise Stopped(stop)
 
 
 class _Step:
