@@ -117,7 +117,6 @@ def test_one_process_needs_no_group():
         assert processes.first()
         assert processes.own(5) == slice(0, 5)
         assert processes.bytes_by_first(lambda: b"as it is") == b"as it is"
-        processes.wait()
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5])

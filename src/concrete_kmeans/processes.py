@@ -47,7 +47,6 @@ __all__ = [
     "sum_with_gradient",
     "teams",
     "together",
-    "wait",
 ]
 
 
@@ -316,7 +315,7 @@ def gather(part: Tensor, n: int, dim: int = 0) -> Tensor:
     padded[: len(part)] = part
     sent = _carried(padded)
     found = sent.new_empty(size(), *padded.shape)
-    dist.all_gather_into_tensor(found.flatten(0, 1), sent, group=_group())
+    dist.all_gather(list(found), sent, group=_group())
     parts = [_part(n, number) for number in range(size())]
     whole = [rows[: own.stop - own.start] for rows, own in zip(found, parts, strict=True)]
     return torch.cat(whole).movedim(0, dim).to(part.device)
@@ -374,12 +373,6 @@ def _send(data: bytes, source: int) -> bytes:
     return held.numpy().tobytes()
 
 
-def wait() -> None:
-    """Until all processes of the group are here."""
-    if _initialised() and _team.get() is not _ALONE:
-        dist.barrier(group=_group())
-
-
 def _group() -> Any:
     return (_team.get() or _ALONE).group
 
@@ -388,8 +381,8 @@ def _as_one(parts: Sequence[Tensor], exchange: Callable[[Tensor], object]) -> No
     """Exchange tensors in place, those of one type as one."""
     if not many():
         return
-    for dtype in dict.fromkeys(part.dtype for part in parts):
-        same = [part for part in parts if part.dtype == dtype]
+    for kind in dict.fromkeys((part.dtype, part.device) for part in parts):
+        same = [part for part in parts if (part.dtype, part.device) == kind]
         flat = _carried(torch.cat([part.detach().reshape(-1) for part in same]))
         exchange(flat)
         start = 0
