@@ -111,6 +111,11 @@ def limits(result: Result) -> str:
     return table(["limit", "measured"], lines)
 
 
+def of_limit(row: Result) -> str:
+    """Fraction of the product's rate, if that was measured."""
+    return f"{100 * row['fraction_of_limit']:.0f} %" if "fraction_of_limit" in row else ""
+
+
 def spread(row: Result) -> str:
     """Shortest and longest of the rounds."""
     times = row.get("seconds_all", [row["seconds"]])
@@ -130,7 +135,7 @@ def training(result: Result) -> str:
                 name,
                 f"{row['seconds']:.3g}",
                 spread(row),
-                f"{100 * row['fraction_of_limit']:.0f} %",
+                of_limit(row),
                 "" if plain is None else f"{plain:.2f}",
             ]
         )
@@ -148,7 +153,7 @@ def predict(result: Result) -> str:
         else [
             name,
             f"{row['rows_per_s']:,.0f}",
-            f"{100 * row['fraction_of_limit']:.0f} %",
+            of_limit(row),
             f"{row['extra_mb']:.0f} MB",
         ]
         for name, row in result["contenders"].items()

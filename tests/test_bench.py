@@ -1,5 +1,6 @@
 """The benchmarks: what they compare agrees, what they conclude is right, the page shows it."""
 
+import doctest
 import importlib
 import json
 import subprocess
@@ -153,6 +154,13 @@ def test_arithmetic_of_an_epoch_is_that_of_its_layers(benchmark):
     with FlopCounterMode(display=False) as counter:
         torch.nn.Sequential(*model)(torch.zeros(n, widths[0])).sum().backward()
     assert training.arithmetic(n) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("name", ["growth", "limits", "step_profile"])
+def test_examples_of_scripts(benchmark, name):
+    found = doctest.testmod(benchmark(name))
+    assert found.attempted
+    assert not found.failed
 
 
 def test_exponents_are_those_of_power_laws(benchmark):
