@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from limits import limit_of, product_rate
-from measure import best_seconds, compare, parser, serve, timed, write
+from measure import best_seconds, compare, parser, serve, synchronize, timed, write
 
 WIDTHS, K = (784, 500, 500, 2000, 10), 10
 #: Rows of one call, and how many calls make a measurement, by device.
@@ -58,6 +58,7 @@ def concrete(
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
             for _ in range(CALLS[device]):
                 last = call(X)
+        synchronize(device)
         return {"rows": n * CALLS[device], "results": list(last.shape)}
 
     call(X[:4096])
@@ -81,6 +82,7 @@ def plain(rows: str, device: str, n: int) -> dict[str, Any]:
     def run() -> dict[str, Any]:
         for _ in range(CALLS[device]):
             torch.cdist(encoder(X), centers).argmin(1)
+        synchronize(device)
         return {"rows": n * CALLS[device]}
 
     run()

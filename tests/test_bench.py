@@ -236,9 +236,18 @@ def test_targets_of_kmeans(benchmark):
     assert targets.import_seconds(0.3)({}) is None
 
 
+def test_target_of_table_2(benchmark):
+    look = benchmark("targets").table2_minutes(10.0)
+    cells = {"methods": {"ckm": {"seconds": 300.0}, "dec": {"seconds": 306.0}}}
+    record = {"current": {"device": "cuda"}, "rows": {"mnist": cells}}
+    assert look(record) == ("10.1 minutes of fitting, 2 cells", False)
+    assert look(record | {"current": {"device": "cpu"}}) is None
+    assert look({}) is None
+
+
 def test_every_target_has_a_part_and_a_reason(benchmark, page):
     suite, targets = benchmark("suite"), benchmark("targets")
-    assert {target.part for target in targets.TARGETS} <= set(suite.PARTS)
+    assert {target.part for target in targets.TARGETS} <= {*suite.PARTS, "table2"}
     assert all(page.reason(target.what) for target in targets.TARGETS)
     assert len({(target.what, target.device) for target in targets.TARGETS}) == len(targets.TARGETS)
 
