@@ -38,6 +38,17 @@ def copy_rate(device: str = "cpu", rounds: int = 7) -> float:
     return 2.0 * source.nbytes / best_seconds(lambda: target.copy_(source), device, rounds)
 
 
+def limit_of(name: str, found: dict[str, Any]) -> float:
+    """The product's rate in the format that a contender's name says, or zero.
+
+    >>> limit_of("ours, tf32", {"product": {}, "product, tf32": {"flops_per_s": 4e14}})
+    400000000000000.0
+    """
+    kinds = [kind for kind in ("bfloat16", "tf32") if kind in name]
+    row = found.get(f"product, {kinds[0]}" if kinds else "product", {})
+    return float(row.get("flops_per_s", 0.0))
+
+
 def main() -> None:
     options = parser(__doc__)
     chosen = options.parse_args()

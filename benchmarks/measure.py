@@ -15,7 +15,6 @@ import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from importlib import metadata
@@ -83,14 +82,11 @@ def read(name: str, *, quick: bool = False, device: str = "cpu") -> dict[str, An
 
 def write(name: str, result: dict[str, Any], *, quick: bool = False, device: str = "cpu") -> Path:
     """Write a part's results and the machine, whole or not at all."""
+    from concrete_kmeans.experiments import results
+
     path = path_of(name, quick=quick, device=device)
-    path.parent.mkdir(parents=True, exist_ok=True)
     about = {"machine": machine(), "quick": quick, "device": device}
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        json.dump(about | result, file, indent=1)
-        file.write("\n")
-    Path(file.name).chmod(0o644)
-    Path(file.name).replace(path)
+    results.save(path, about | result)
     print(f"  written to {path.relative_to(RESULTS.parent)}", flush=True)
     return path
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from limits import product_rate
-from measure import best_seconds, compare, parser, serve, timed, write
+from limits import limit_of, product_rate
+from measure import best_seconds, compare, parser, serve, synchronize, timed, write
 
 WIDTHS, K = (784, 500, 500, 2000, 10), 10
 #: Rows of one call, and how many calls make a measurement, by device.
@@ -38,7 +38,10 @@ def product(rows: str, device: str, n: int, precision: str) -> dict[str, Any]:  
     return {"seconds": arithmetic(n * CALLS[device]) / rate, "extra_mb": 0.0, "flops_per_s": rate}
 
 
-def concrete(rows: str, device: str, n: int, method: str = "predict") -> dict[str, Any]:
+def concrete(
+    rows: str, device: str, n: int, method: str = "predict", precision: str = "float32"
+) -> dict[str, Any]:
+    """bfloat16 by torch.autocast, tf32 by torch's switch, as a user would ask for them."""
     import torch
 
     from concrete_kmeans import DeepConcreteKMeans
@@ -49,12 +52,16 @@ def concrete(rows: str, device: str, n: int, method: str = "predict") -> dict[st
     model = DeepConcreteKMeans(K, encoder=WIDTHS[1:], device=device, **short).fit(X[:2560])
     X = X.to(device).repeat(-(-n // len(X)), 1)[:n]
     call = getattr(model, method)
-    call(X[:4096])
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
 
     def run() -> dict[str, Any]:
-        for _ in range(CALLS[device]):
-            last = call(X)
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
+            for _ in range(CALLS[device]):
+                last = call(X)
+        synchronize(device)
         return {"rows": n * CALLS[device], "results": list(last.shape)}
+
+    call(X[:4096])
 
     found = timed(run)
     return found | {"seconds": min(found["seconds"], best_seconds(run, device, 2))}
@@ -75,6 +82,7 @@ def plain(rows: str, device: str, n: int) -> dict[str, Any]:
     def run() -> dict[str, Any]:
         for _ in range(CALLS[device]):
             torch.cdist(encoder(X), centers).argmin(1)
+        synchronize(device)
         return {"rows": n * CALLS[device]}
 
     run()
@@ -84,8 +92,12 @@ def plain(rows: str, device: str, n: int) -> dict[str, Any]:
 
 CONTENDERS = {
     "product": partial(product, precision="float32"),
+    "product, tf32": partial(product, precision="tf32"),
+    "product, bfloat16": partial(product, precision="bfloat16"),
     "concrete-kmeans": partial(concrete),
     "concrete-kmeans, transform": partial(concrete, method="transform"),
+    "concrete-kmeans, tf32": partial(concrete, precision="tf32"),
+    "concrete-kmeans, bfloat16": partial(concrete, precision="bfloat16"),
     "plain module, one call": partial(plain),
 }
 
@@ -108,19 +120,18 @@ def main() -> None:
         np.save(path, X)
         rounds = chosen.rounds or (1 if chosen.quick else 3)
         arguments = {"rows": str(path), "device": chosen.device, "n": n}
-        found = compare(__file__, list(CONTENDERS), arguments, rounds=rounds, timeout=600)
-    rate = found["product"].get("flops_per_s", float("nan"))
+        asked = [name for name in CONTENDERS if chosen.device != "cpu" or "tf32" not in name]
+        found = compare(__file__, asked, arguments, rounds=rounds, timeout=600)
     for name, row in found.items():
         if "error" in row:
             print(f"  {name:28} {row['error']}")
             continue
-        row["fraction_of_limit"] = arithmetic(total) / row["seconds"] / rate
         row["rows_per_s"] = total / row["seconds"]
-        print(
-            f"  {name:28} {row['rows_per_s']:12,.0f} rows/s, "
-            f"{100 * row['fraction_of_limit']:5.1f} % of the product's rate, "
-            f"{row['extra_mb']:7.1f} MB more"
-        )
+        line = f"  {name:28} {row['rows_per_s']:12,.0f} rows/s, {row['extra_mb']:7.1f} MB more"
+        if limit := limit_of(name, found):
+            row["fraction_of_limit"] = arithmetic(total) / row["seconds"] / limit
+            line += f", {100 * row['fraction_of_limit']:5.1f} % of the product's rate"
+        print(line)
     about = {"command": "python benchmarks/predict.py", "rows": total, "widths": WIDTHS}
     about |= {"flops": arithmetic(total), "contenders": found}
     write("predict", about, quick=chosen.quick, device=chosen.device)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cases import CASES
 from measure import read
 
+TABLE2 = Path(__file__).parents[1] / "docs" / "results" / "table2.json"
 Result = dict[str, Any]
 #: A measured value in words, and whether it meets the target; None where nothing was measured.
 Found = tuple[str, bool] | None
@@ -97,6 +100,19 @@ def not_behind(case: str, peer: str) -> Callable[[Result], Found]:
     return look
 
 
+def table2_minutes(most: float) -> Callable[[Result], Found]:
+    """Of all cells of Table 2, where they were computed on a GPU."""
+
+    def look(record: Result) -> Found:
+        if record.get("current", {}).get("device") != "cuda":
+            return None
+        cells = [cell for row in record["rows"].values() for cell in row["methods"].values()]
+        minutes = sum(cell["seconds"] for cell in cells) / 60.0
+        return f"{minutes:.1f} minutes of fitting, {len(cells)} cells", minutes <= most
+
+    return look
+
+
 def import_seconds(most: float) -> Callable[[Result], Found]:
     """Beyond torch and scikit-learn."""
 
@@ -147,6 +163,15 @@ def _targets() -> list[Target]:
             ),
         )
     ]
+    gpu.append(
+        Target(
+            "all of Table 2, 15 seeds, all methods and data",
+            "≤ 10 minutes",
+            "table2",
+            "cuda",
+            table2_minutes(10.0),
+        )
+    )
     predict = [
         Target("predict: of the product's rate", f"≥ {least} %", "predict", device, look)
         for device, least in (("cpu", 85), ("cuda", 60))
@@ -204,9 +229,15 @@ def rows(*, quick: bool = False, device: str | None = None) -> list[tuple[Target
         if device in (None, target.device):
             key = target.part, target.device
             if key not in known:
-                known[key] = read(target.part, quick=quick, device=target.device)
+                known[key] = _results(target, quick)
             table.append((target, target.look(known[key]), known[key]))
     return table
+
+
+def _results(target: Target, quick: bool) -> Result:
+    if target.part == "table2":  # the table's own file says how long each cell took
+        return dict(json.loads(TABLE2.read_text("utf-8"))) if TABLE2.exists() else {}
+    return read(target.part, quick=quick, device=target.device)
 
 
 def lines(*, quick: bool, device: str) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from limits import copy_rate, product_rate
+from limits import copy_rate, limit_of, product_rate
 from measure import compare, parser, serve, synchronize, write
 
 WIDTHS, BATCH, K = (784, 500, 500, 2000, 10), 256, 10
@@ -180,13 +180,6 @@ SLOW = ("plain loop, fused Adam", "concrete-kmeans, DCN", "ClustPy DKM", "ClustP
 # ----------------------------------------------------------------------------- in the main process
 
 
-def limit_of(name: str, found: dict[str, Any]) -> float:
-    """The product's rate in the format of a contender, or NaN."""
-    kinds = [kind for kind in ("bfloat16", "tf32") if kind in name]
-    row = found.get(f"product, {kinds[0]}" if kinds else "product", {})
-    return float(row.get("flops_per_s", "nan"))
-
-
 def compared(found: dict[str, Any], flops: float) -> None:
     """Add fractions of the limit and ratios to the plain loop, and print."""
     plain_row = found.get("plain loop") or found.get("plain loop, tf32") or {}
@@ -194,9 +187,10 @@ def compared(found: dict[str, Any], flops: float) -> None:
         if "error" in row:
             print(f"  {name:36} {row['error']}")
             continue
-        row["fraction_of_limit"] = flops * row["seeds"] / row["seconds"] / limit_of(name, found)
-        line = f"  {name:36} {row['seconds']:8.3f} s an epoch, "
-        line += f"{100 * row['fraction_of_limit']:5.1f} % of the product's rate"
+        line = f"  {name:36} {row['seconds']:8.3f} s an epoch"
+        if limit := limit_of(name, found):
+            row["fraction_of_limit"] = flops * row["seeds"] / row["seconds"] / limit
+            line += f", {100 * row['fraction_of_limit']:5.1f} % of the product's rate"
         if "seconds" in plain_row:
             each = row["seconds"] / row["seeds"]
             row["times_as_fast_as_plain"] = plain_row["seconds"] / each

@@ -1,5 +1,6 @@
 """The benchmarks: what they compare agrees, what they conclude is right, the page shows it."""
 
+import doctest
 import importlib
 import json
 import subprocess
@@ -155,6 +156,13 @@ def test_arithmetic_of_an_epoch_is_that_of_its_layers(benchmark):
     assert training.arithmetic(n) == counter.get_total_flops()
 
 
+@pytest.mark.parametrize("name", ["growth", "limits", "step_profile"])
+def test_examples_of_scripts(benchmark, name):
+    found = doctest.testmod(benchmark(name))
+    assert found.attempted
+    assert not found.failed
+
+
 def test_exponents_are_those_of_power_laws(benchmark):
     growth = benchmark("growth")
     sizes = [10, 32, 100, 316, 1000]
@@ -228,9 +236,18 @@ def test_targets_of_kmeans(benchmark):
     assert targets.import_seconds(0.3)({}) is None
 
 
+def test_target_of_table_2(benchmark):
+    look = benchmark("targets").table2_minutes(10.0)
+    cells = {"methods": {"ckm": {"seconds": 300.0}, "dec": {"seconds": 306.0}}}
+    record = {"current": {"device": "cuda"}, "rows": {"mnist": cells}}
+    assert look(record) == ("10.1 minutes of fitting, 2 cells", False)
+    assert look(record | {"current": {"device": "cpu"}}) is None
+    assert look({}) is None
+
+
 def test_every_target_has_a_part_and_a_reason(benchmark, page):
     suite, targets = benchmark("suite"), benchmark("targets")
-    assert {target.part for target in targets.TARGETS} <= set(suite.PARTS)
+    assert {target.part for target in targets.TARGETS} <= {*suite.PARTS, "table2"}
     assert all(page.reason(target.what) for target in targets.TARGETS)
     assert len({(target.what, target.device) for target in targets.TARGETS}) == len(targets.TARGETS)
 

@@ -59,7 +59,9 @@ class TestStart:
             spent = after.children_user + after.children_system
             assert spent - before.children_user - before.children_system < 1.0
 
-    @pytest.mark.parametrize("command", [[], ["demo"], ["reproduce"], TABLE1, TABLE2, RUNTIME])
+    @pytest.mark.parametrize(
+        "command", [[], ["bench"], ["demo"], ["reproduce"], TABLE1, TABLE2, RUNTIME]
+    )
     @pytest.mark.parametrize("flag", ["-h", "--help"])
     def test_help_everywhere(self, command, flag):
         code, out, err = ckm(*command, flag)
