@@ -5,13 +5,15 @@ batch growing with their number, and writes ``results/processes.json``: seconds 
 pass of Lloyd's algorithm, the time of one process over that of many (1 is perfect), and the bytes
 and messages that a step exchanges. Numbers of processes take turns. A process has one thread.
 
-Processes that share a machine share its memory and caches: what this shows is what the exchange
-costs, not what a network does to it.
+Processes that share a machine share its cores, memory and caches, and those of whoever else is on
+it: as many processes that work apart, each on the rows of one, are measured as well ("apart"). The
+time of those over the time together is what the exchange leaves, whatever the machine does.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -111,29 +113,36 @@ def lloyd(X: np.ndarray, exchange: Exchange) -> dict[str, float]:
     }
 
 
-def work(out: Path) -> None:
+def work(out: Path, apart: bool) -> None:
     """What each process does; the first writes what it measured."""
     torch.set_num_threads(1)
     exchange = Exchange()
-    with processes.started("cpu"):
-        count = dist.get_world_size() if dist.is_initialized() else 1
+    with processes.started("cpu"), processes.alone() if apart else contextlib.nullcontext():
+        count = 1 if apart else dist.get_world_size()
         X = rows(count)
         found = {
             "CKM, a step": deep(DeepConcreteKMeans, X, count, exchange),
             "DCN, a step": deep(DCN, X, count, exchange),
             "Lloyd, a pass": lloyd(X, exchange),
         }
-        if processes.first():
+        if dist.get_rank() == 0:
             out.write_text(json.dumps(found))
 
 
-def measured(count: int) -> dict[str, Any]:
+def measured(count: int, apart: bool = False) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
         torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
         command = [*torchrun, f"--nproc-per-node={count}", __file__, "--work", str(out)]
+        command += ["--apart"] if apart else []
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         return json.loads(out.read_text())
+
+
+def ratio(name: str, these: list[dict[str, Any]], those: list[dict[str, Any]]) -> float:
+    """Median over rounds of the seconds of one over those of another."""
+    pairs = zip(these, those, strict=True)
+    return statistics.median(a[name]["seconds"] / b[name]["seconds"] for a, b in pairs)
 
 
 def main() -> None:
@@ -141,15 +150,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work is not None:
-        work(arguments.work)
+        work(arguments.work, arguments.apart)
         return
     load = os.getloadavg()[0]
     rounds: dict[int, list[dict[str, Any]]] = {count: [] for count in arguments.processes}
+    apart: dict[int, list[dict[str, Any]]] = {count: [] for count in arguments.processes}
     for _ in range(arguments.rounds):
         for count in arguments.processes:
             rounds[count].append(measured(count))
+            apart[count].append(measured(count, apart=True) if count > 1 else rounds[count][-1])
     result: dict[str, Any] = {"machine": measure.machine(), "load_before": round(load, 2)}
     result |= {"rows_each": ROWS, "batch_each": BATCH, "features": FEATURES, "code": CODE}
     result["figures"] = {}
@@ -161,10 +173,9 @@ def main() -> None:
             figures[str(count)] = {
                 "seconds": statistics.median(seconds),
                 "all_seconds": seconds,
-                "efficiency": statistics.median(
-                    one[name]["seconds"] / other[name]["seconds"]
-                    for one, other in zip(rounds[base], found, strict=True)
-                ),
+                "efficiency": ratio(name, rounds[base], found),
+                "efficiency_apart": ratio(name, rounds[base], apart[count]),
+                "apart_over_together": ratio(name, apart[count], found),
                 "messages": round(found[0][name]["messages"], 1),
                 "bytes": round(found[0][name]["bytes"]),
             }
