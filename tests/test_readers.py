@@ -506,6 +506,17 @@ class TestImages:
         with pytest.raises(ValueError, match=r"02\.png cannot be read as a picture"):
             read(folder)
 
+    def test_pillow_logs_nothing_beside_the_error(self, tmp_path, caplog):
+        folder = write_images(tmp_path / "p", PIXELS, suffix=".tif")
+        whole = (folder / "02.tif").read_bytes()
+        samples = struct.pack("<HHI", 277, 3, 1)  # how many numbers a pixel has
+        place = whole.index(samples) + len(samples)
+        broken = whole[:place] + struct.pack("<H", 45059) + whole[place + 2 :]
+        (folder / "02.tif").write_bytes(broken)
+        with pytest.raises(ValueError, match=r"02\.tif cannot be read as a picture"):
+            read(folder)
+        assert not caplog.records
+
     def test_bombs_are_not_decoded(self, tmp_path, monkeypatch):
         folder = tmp_path / "p"
         folder.mkdir()

@@ -168,7 +168,9 @@ def check_place(path: Path, *, overwrite: bool = False) -> None:
     if held and not is_model_folder(path):
         raise FileExistsError(f"{path} is not a model folder and is not empty; give another name")
     if held and not overwrite:
-        raise FileExistsError(f"{path} holds a model already; replacing it must be asked for")
+        raise FileExistsError(
+            f"{path} holds a model already: overwrite=True, or --overwrite, replaces it"
+        )
     if strange := sorted({*held} - {TENSORS, CONFIG, HISTORY, LABELS, REPORT}):
         raise FileExistsError(
             f"{path} holds {strange[0]!r}, which is no part of a model and would be lost; "

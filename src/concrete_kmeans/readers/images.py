@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 import warnings
 import zlib
@@ -151,12 +152,16 @@ def _opened(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _own_limit(image: Any, most: int) -> Iterator[None]:
-    """Pillow's own limit out of the way of ours, which may be larger."""
+    """Pillow's limit out of the way of ours, which may be larger; what it logs is raised as well."""
     before, image.MAX_IMAGE_PIXELS = image.MAX_IMAGE_PIXELS, most
+    logger = logging.getLogger("PIL")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
         image.MAX_IMAGE_PIXELS = before
+        logger.setLevel(level)
 
 
 def _check_pixels(path: Path, picture: Any, most: int) -> None:
