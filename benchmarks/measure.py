@@ -103,7 +103,8 @@ def merged(name: str, key: str, result: dict[str, Any], *, quick: bool, device: 
 # ------------------------------------------------------------------ inside a contender's process
 
 
-def _memory(field: str) -> float:
+def memory(field: str) -> float:
+    """A line of this process's status, in MB."""
     status = Path("/proc/self/status").read_text()
     return next(float(line.split()[1]) / 1024 for line in status.splitlines() if field in line)
 
@@ -112,11 +113,11 @@ def timed(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """One run: seconds, and the peak of memory above what was in use before it, in MB."""
     with contextlib.suppress(OSError):  # some containers do not let one
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = _memory("VmRSS")
+    before = memory("VmRSS")
     start = time.perf_counter()
     outcome = run()
     seconds = time.perf_counter() - start
-    return {"seconds": seconds, "extra_mb": _memory("VmHWM") - before, **outcome}
+    return {"seconds": seconds, "extra_mb": memory("VmHWM") - before, **outcome}
 
 
 def serve(contenders: dict[str, Callable[..., dict[str, Any]]]) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         load,
     )
     from concrete_kmeans.layer import ConcreteKMeansLayer
+    from concrete_kmeans.memory import DeviceMemoryWarning
+    from concrete_kmeans.readers.parquet import Parquet
 
 __version__ = "0.1.0"
 
@@ -36,7 +38,9 @@ __all__ = [
     "DKM",
     "ClusterCollapseWarning",
     "CheckpointWarning",
+    "DeviceMemoryWarning",
     "ConcreteKMeansLayer",
+    "Parquet",
     "load",
     "datasets",
     "functional",
@@ -57,6 +61,8 @@ _HOME = {
     "ConcreteKMeansLayer": "layer",
     "ClusterCollapseWarning": "estimators",
     "CheckpointWarning": "checkpoints",
+    "DeviceMemoryWarning": "memory",
+    "Parquet": "readers.parquet",
     "load": "estimators",
     **dict.fromkeys(_ESTIMATORS, "estimators"),
 }

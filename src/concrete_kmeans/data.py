@@ -3,16 +3,18 @@
 A row source (:class:`concrete_kmeans.lloyd.RowSource`) has a shape ``(N, D)``, a dtype and a
 device, and gives dense rows ``(B, D)`` for a slice or a tensor of row numbers, which may lie on its
 device or on the CPU. Rows picked by number are fresh memory; those of a slice may not be. The
-sources here may be read from several threads.
+sources here may be read from several threads. One whose rows are too many to be held has a
+``stream`` (:class:`Stream`): passes over it are read ahead, and batches come from windows.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
@@ -25,6 +27,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from concrete_kmeans import processes
 from concrete_kmeans.lloyd import Rows, own_rows
+from concrete_kmeans.readers.parquet import Parquet
+from concrete_kmeans.reading import read_ahead
 from concrete_kmeans.validation import check_choice, check_positive_int, is_auto, shown
 
 __all__ = [
@@ -32,22 +36,34 @@ __all__ = [
     "Batch",
     "Batches",
     "DatasetRows",
+    "DrawnWindows",
     "Moments",
+    "ParquetRows",
     "Scaled",
     "Subset",
     "Scaling",
     "ScalingKind",
     "Source",
     "SparseRows",
+    "Stream",
+    "Streamed",
     "TensorRows",
+    "Windows",
+    "Without",
     "as_rows",
+    "check_batch_size",
     "check_tensor",
+    "chunks_of",
     "feature_moments",
     "fit_scaling",
+    "float_type",
     "merge_equal_rows",
+    "on_disk",
     "open_rows",
     "pieces",
     "resolve_device",
+    "stream_of",
+    "streams",
 ]
 
 ScalingKind: TypeAlias = Literal["none", "global", "standard", "minmax"]
@@ -59,6 +75,17 @@ MAX_PIECE_BYTES = 8 * 2**20
 MAX_PINNED_BYTES = 64 * 2**20
 #: Part of the free device memory that the rows may take.
 RESIDENT_SHARE = 0.6
+#: Rows of a memmap, a Dataset or Parquet files that take more are streamed.
+STREAM_BYTES = 256 * 2**20
+#: Of a window, the rows of a stream that are shuffled together. Two are in memory at a time.
+WINDOW_BYTES = 64 * 2**20
+#: Of what is read at a time for a window: it is copied, and scaled, before it is in its place.
+MAX_READ_BYTES = 2**20
+#: Rows of a memmap that are read together for a window, and the most blocks it is cut into: small,
+#: so that a window has rows of many places; but large enough to be worth a read from a disk.
+BLOCK_BYTES, MAX_BLOCKS = 64 * 2**10, 2**18
+#: Parts of a stream of which every window has rows, where it can be read from anywhere.
+LANES = 1024
 
 #: Types of arrays that torch reads on every device; any other is converted by numpy.
 _TORCH_DTYPES: dict[np.dtype[Any], torch.dtype] = {
@@ -67,6 +94,10 @@ _TORCH_DTYPES: dict[np.dtype[Any], torch.dtype] = {
         *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
         *(torch.float16, torch.float32, torch.float64),
     )
+}
+_NUMPY_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
 }
 
 
@@ -217,7 +248,8 @@ class DatasetRows:
         self.dataset, self.device, self.dtype = dataset, _with_index(device), dtype
         self._lock = threading.Lock()
         n = len(dataset)
-        self.feature_shape = self._numbers(dataset[0], 0).shape if n else ()
+        first = self._numbers(dataset[0], 0) if n else np.empty(())
+        self.feature_shape, self.item_dtype = first.shape, first.dtype
         self.shape = _flat_shape((n, *(self.feature_shape or (1,))))
 
     def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
@@ -240,10 +272,7 @@ class DatasetRows:
                         f"row {i} has {row.shape}"
                     )
                 out[place] = row.reshape(-1)
-        finite = np.isfinite(out).all(1)
-        if not finite.all():
-            bad = numbers[int(finite.argmin())]
-            raise ValueError(f"X must be finite as {self.dtype}; row {bad} holds NaN or infinity")
+        _check_finite(host, numbers)
         return _deliver(host, self.device, self.dtype)
 
     def _items(self, numbers: list[int]) -> Sequence[Any]:
@@ -272,6 +301,116 @@ class DatasetRows:
                 f"with one; row {i} is {type(first).__name__} (dtype {row.dtype})"
             )
         return row
+
+
+class ParquetRows:
+    """Rows of Parquet files, converted in the pieces that are read.
+
+    Parameters
+    ----------
+    X : Parquet
+    device, dtype
+        Of the rows handed out.
+    """
+
+    index_device = CPU
+
+    def __init__(self, X: Parquet, device: torch.device, dtype: torch.dtype) -> None:
+        self.X, self.device, self.dtype = X, _with_index(device), dtype
+        self.shape = _flat_shape(X.shape)
+
+    def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
+        """Dense rows on the device."""
+        index = _host_index(rows)
+        if isinstance(index, slice):
+            start, stop, _ = index.indices(self.shape[0])
+            found = self.X.read(start, max(start, stop))
+        else:
+            found = self.X.pick(index)
+        with np.errstate(over="ignore"):
+            host = torch.from_numpy(found.astype(_NUMPY_DTYPES[self.dtype], copy=False))
+        return _deliver(host, self.device, self.dtype)
+
+
+class Stream(NamedTuple):
+    """How rows that are too many to be held are read, of a source that has ``stream``."""
+
+    bounds: npt.NDArray[np.int64]
+    """Numbers of the rows that blocks begin with, and of all rows, (blocks + 1,). Within a block
+    rows are read in order."""
+    n_open: int
+    """Blocks that can be read in turn without beginning anew."""
+    in_order: bool = True
+    """Whether a block has to be read from its first row on."""
+
+
+class Streamed:
+    """Rows that are read from where they lie whenever they are needed, and checked when read.
+
+    Parameters
+    ----------
+    rows : ArrayRows, ParquetRows or DatasetRows
+    stream : Stream
+    names : sequence of str, optional
+        Of the features, for errors.
+
+    Examples
+    --------
+    >>> X = np.array([[1.0, 2.0], [3.0, np.nan]])
+    >>> rows = Streamed(ArrayRows(X, torch.device("cpu"), torch.float64), even_blocks(2, 2, 8))
+    >>> rows[0:2]
+    Traceback (most recent call last):
+    ...
+    ValueError: X must be finite as torch.float64; row 1, feature 1 is nan
+    """
+
+    index_device = CPU
+
+    def __init__(
+        self,
+        rows: ArrayRows | ParquetRows | DatasetRows,
+        stream: Stream,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self.rows, self.stream, self.names = rows, stream, names
+        self.known: dict[str, Any] = {}
+        """What passes have found of all rows, for the next that needs it."""
+        self.shape, self.dtype, self.device = rows.shape, rows.dtype, rows.device
+
+    def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
+        """Dense rows on the device."""
+        found = self.rows[rows]
+        numbers = range(*rows.indices(self.shape[0])) if isinstance(rows, slice) else rows
+        _check_finite(found, numbers, self.names)
+        return found
+
+
+def even_blocks(n: int, d: int, itemsize: int) -> Stream:
+    """Of rows that can be read from anywhere."""
+    n_blocks = -(-n * d * itemsize // BLOCK_BYTES)
+    n_blocks = max(1, min(n, MAX_BLOCKS, n_blocks))
+    bounds = np.arange(n_blocks + 1) * n // n_blocks
+    # some blocks a lane, so that every pass has them in another order
+    return Stream(bounds, max(1, min(LANES, n_blocks // 4)), in_order=False)
+
+
+def _check_finite(
+    rows: Tensor, numbers: Sequence[int] | Tensor, names: Sequence[str] | None = None
+) -> None:
+    """Refuse rows (B, D) with NaN or infinity; the error names the first."""
+    # a sum is finite only if its terms are: one pass, no copy, unless the sum overflows
+    if bool(rows.sum().isfinite()):
+        return
+    bad = ~rows.isfinite()
+    if not bool(bad.any()):
+        return
+    row = int(bad.any(1).int().argmax())
+    feature = int(bad[row].int().argmax())
+    name = "" if names is None else f" ({names[feature]})"
+    raise ValueError(
+        f"X must be finite as {rows.dtype}; row {int(numbers[row])}, feature {feature}{name} is "
+        f"{float(rows[row, feature])}"
+    )
 
 
 def _with_index(device: torch.device) -> torch.device:
@@ -334,8 +473,10 @@ def open_rows(
 
     Parameters
     ----------
-    X : array, memmap, CSR matrix, Tensor or map-style Dataset
-        Checked before, but for a Dataset, whose rows are checked when read. Arrays and tensors of
+    X : array, memmap, CSR matrix, Tensor, map-style Dataset or Parquet
+        Checked before, but for a Dataset and what is streamed, whose rows are checked when read.
+        Of a memmap, a Dataset or Parquet files of more than 256 MiB every row is read whenever it
+        is needed; Parquet files of less are read once. Arrays and tensors of
         shape (N, H, W), (N, C, H, W) and so on are flattened to rows. A tensor stays where it is.
     device : torch.device
         Where rows are handed out. For CUDA an array is copied there once, in its own dtype, if it
@@ -343,7 +484,8 @@ def open_rows(
     dtype : torch.float32 or torch.float64
         Of the rows handed out. What has it already is shared, the rest converted piece by piece.
     max_resident_bytes : int, optional
-        The largest array copied to a CUDA device; 60 % of its free memory by default.
+        The largest array, or Parquet files, copied to a CUDA device; 60 % of its free memory by
+        default.
 
     Returns
     -------
@@ -370,9 +512,16 @@ def open_rows(
         return Source(rows, rows.shape[1:], "device" if device == CPU else "streamed")
     if isinstance(X, Dataset):
         dataset = DatasetRows(X, device, dtype)
-        return Source(dataset, dataset.feature_shape or (1,), "streamed")
+        shape = dataset.feature_shape or (1,)
+        if math.prod(dataset.shape) * dtype.itemsize <= STREAM_BYTES:
+            return Source(dataset, shape, "streamed")
+        blocks = even_blocks(*dataset.shape, dtype.itemsize)
+        return Source(Streamed(dataset, blocks), shape, "streamed")
+    if isinstance(X, Parquet):
+        return _open_parquet(X, device, dtype, max_resident_bytes)
     raise TypeError(
-        f"X must be an array, a CSR matrix, a tensor or a map-style Dataset, got {type(X).__name__}"
+        "X must be an array, a CSR matrix, a tensor, a map-style Dataset or Parquet, got "
+        f"{type(X).__name__}"
     )
 
 
@@ -392,21 +541,59 @@ def _open_array(
 ) -> Source:
     rows = ArrayRows(X, device, dtype)
     shape = tuple(map(int, X.shape[1:]))
+    large = on_disk(X)
+    if device == CPU and large:
+        return Source(Streamed(rows, even_blocks(*rows.shape, X.itemsize)), shape, "streamed")
     if device == CPU:
         shareable = X.ndim == 2 or X.flags.c_contiguous  # flattened without a copy
         forward = all(s >= 0 and s % X.itemsize == 0 for s in X.strides)
         if shareable and forward and X.dtype.isnative and _TORCH_DTYPES.get(X.dtype) == dtype:
             return Source(_shared(rows.X.reshape(rows.shape)), shape, "device")
         return Source(rows, shape, "device")
-    if device.type == "cuda" and max_resident_bytes is None:
-        max_resident_bytes = int(RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0])
-    if max_resident_bytes is not None and X.nbytes > max_resident_bytes:
-        return Source(rows, shape, "streamed")
+    blocks = even_blocks(*rows.shape, X.itemsize)
+    if not _fits(X.nbytes, device, max_resident_bytes):
+        return Source(Streamed(rows, blocks) if large else rows, shape, "streamed")
     own = ArrayRows(X, device, _TORCH_DTYPES.get(X.dtype.newbyteorder("="), dtype))
-    resident = torch.empty(own.shape, dtype=own.dtype, device=device)
-    for start, stop, piece in pieces(own):
-        resident[start:stop] = piece
+    resident = _resident(Streamed(own, blocks) if large else own)
     return _open_tensor(resident, device, dtype)._replace(feature_shape=shape)
+
+
+def _open_parquet(
+    X: Parquet, device: torch.device, dtype: torch.dtype, max_resident_bytes: int | None
+) -> Source:
+    rows = Streamed(ParquetRows(X, device, dtype), Stream(X.bounds, X.n_open), X.feature_names)
+    size = math.prod(X.shape) * dtype.itemsize
+    if (device == CPU and size > STREAM_BYTES) or not _fits(size, device, max_resident_bytes):
+        return Source(rows, X.shape[1:], "streamed")
+    return Source(_resident(rows), X.shape[1:], "device")
+
+
+def _fits(size: int, device: torch.device, most: int | None) -> bool:
+    """Whether so many bytes may be copied to the device."""
+    if device.type == "cuda" and most is None:
+        most = int(RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0])
+    return most is None or size <= most
+
+
+def _resident(rows: ArrayRows | Streamed) -> Tensor:
+    """All rows on their device."""
+    resident = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
+    for start, stop, piece in pieces(rows):
+        resident[start:stop] = piece
+    return resident
+
+
+def on_disk(X: npt.NDArray[Any]) -> bool:
+    """Whether an array is a memmap, or a view of one, that is too large to be held."""
+    base: Any = X
+    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+        base = base.base
+    return isinstance(base, np.memmap) and X.nbytes > STREAM_BYTES
+
+
+def streams(X: object) -> bool:
+    """Whether rows of X are checked when they are read: all of it may be more than memory holds."""
+    return isinstance(X, Dataset | Parquet) or (isinstance(X, np.ndarray) and on_disk(X))
 
 
 def _shared(X: npt.NDArray[Any]) -> Tensor:
@@ -414,6 +601,12 @@ def _shared(X: npt.NDArray[Any]) -> Tensor:
         # torch warns that writing to a read-only array is undefined; rows are never written to
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(X)
+
+
+def float_type(X: Any) -> torch.dtype:
+    """Of the rows of what :func:`streams`: float32 where that holds every number, else float64."""
+    own = DatasetRows(X, CPU, torch.float64).item_dtype if isinstance(X, Dataset) else X.dtype
+    return torch.float32 if own in (np.float32, np.float16) else torch.float64
 
 
 def as_rows(X: Any, device: torch.device) -> Rows:
@@ -514,11 +707,15 @@ def pieces(rows: Rows, max_bytes: int = MAX_PIECE_BYTES) -> Iterator[tuple[int, 
     [(0, 2), (2, 4), (4, 5)]
     """
     check_positive_int("max_bytes", max_bytes)
-    n, d = rows.shape
-    size = max(1, max_bytes // (d * rows.dtype.itemsize))
-    for start in range(0, n, size):
-        stop = min(start + size, n)
-        yield start, stop, rows[start:stop]
+    yield from chunks_of(rows, max(1, max_bytes // (int(rows.shape[1]) * rows.dtype.itemsize)))
+
+
+def chunks_of(rows: Rows, size: int) -> Iterator[tuple[int, int, Tensor]]:
+    """One pass over the rows, so many at a time; those of a stream are read ahead."""
+    n = int(rows.shape[0])
+    ends = ((start, min(start + size, n)) for start in range(0, n, size))
+    found = ((start, stop, rows[start:stop]) for start, stop in ends)
+    return found if stream_of(rows) is None else read_ahead(found)
 
 
 class Moments(NamedTuple):
@@ -640,7 +837,9 @@ class Scaling:
         return high, low, self.factor.to(rows)
 
 
-def fit_scaling(rows: Rows, kind: str, *, sparse: bool = False) -> Scaling:
+def fit_scaling(
+    rows: Rows, kind: str, *, sparse: bool = False, moments: Moments | None = None
+) -> Scaling:
     """Find shift and factor in one pass over pieces of the rows, in float64.
 
     Parameters
@@ -653,6 +852,8 @@ def fit_scaling(rows: Rows, kind: str, *, sparse: bool = False) -> Scaling:
     sparse : bool, default=False
         Zeros stay zeros: the shift is zero and only the factor is found, for ``"minmax"`` one over
         the largest absolute value.
+    moments : Moments, optional
+        Of the rows, if they are known: the pass is spared.
 
     Returns
     -------
@@ -670,7 +871,7 @@ def fit_scaling(rows: Rows, kind: str, *, sparse: bool = False) -> Scaling:
     shift = torch.zeros(d, dtype=torch.float64, device=rows.device)
     if kind == "none":
         return Scaling("none", shift, torch.ones_like(shift[0]))
-    moments = feature_moments(rows)
+    moments = feature_moments(rows) if moments is None else moments
     if kind == "minmax":
         spread = moments.maximum - moments.minimum
         if sparse:
@@ -701,6 +902,7 @@ class Scaled:
         self.shape: Sequence[int] = tuple(rows.shape)
         self.dtype, self.device = rows.dtype, rows.device
         self.index_device = _index_device(rows)
+        self.stream = stream_of(rows)
 
     def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
         """Dense scaled rows on the device."""
@@ -726,6 +928,61 @@ class Subset:
         """Dense rows on the device."""
         own = rows if isinstance(rows, slice) else rows.to(self.index_device)
         return self.rows[self.index[own]]
+
+
+class Without:
+    """All rows of another source but some.
+
+    Parameters
+    ----------
+    rows : Tensor or RowSource of shape (N, D)
+    left_out : Tensor of shape (M,)
+        Their numbers, rising.
+
+    Examples
+    --------
+    >>> rest = Without(torch.tensor([[1.0], [3.0], [5.0], [7.0]]), torch.tensor([0, 2]))
+    >>> rest[0:2].tolist(), rest[torch.tensor([1])].tolist()
+    ([[3.0], [7.0]], [[7.0]])
+    """
+
+    def __init__(self, rows: Rows, left_out: Tensor) -> None:
+        self.index_device = _index_device(rows)
+        self.rows, self.left_out = rows, left_out.to(self.index_device)
+        self.shape: Sequence[int] = (int(rows.shape[0]) - len(left_out), int(rows.shape[1]))
+        self.dtype, self.device = rows.dtype, rows.device
+        # how many of the rows that are kept come before each that is not
+        self._before = self.left_out - torch.arange(len(left_out), device=self.index_device)
+        self.stream = stream_of(rows)
+        if self.stream is not None:
+            bounds, out = self.stream.bounds, self.left_out.cpu().numpy()
+            self.stream = self.stream._replace(bounds=bounds - np.searchsorted(out, bounds))
+
+    def numbers(self, kept: Tensor) -> Tensor:
+        """Numbers in the other source, of rows by their numbers here."""
+        return kept + torch.searchsorted(self._before, kept, right=True)
+
+    def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
+        """Dense rows on the device."""
+        if not isinstance(rows, slice):
+            return self.rows[self.numbers(rows.to(self.index_device))]
+        start, stop, _ = rows.indices(self.shape[0])
+        if start >= stop:
+            return self.rows[0:0]
+        ends = torch.tensor([start, stop - 1], device=self.index_device)
+        first, last = self.numbers(ends).tolist()
+        found = self.rows[first : last + 1]
+        inside = self.left_out[(self.left_out > first) & (self.left_out < last)] - first
+        if not len(inside):
+            return found
+        keep = torch.ones(len(found), dtype=torch.bool, device=inside.device)
+        keep[inside] = False
+        return found[keep.to(found.device)]
+
+
+def stream_of(rows: Rows) -> Stream | None:
+    """How rows are streamed; None of those that are held."""
+    return getattr(rows, "stream", None)
 
 
 def _index_device(rows: Rows) -> torch.device:
@@ -762,12 +1019,143 @@ class Batch(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a pass over shuffled rows is."""
+    """Where passes over shuffled rows are."""
 
     began: list[Tensor]
-    """States of the generators before its shuffle, which is cheaper to draw again than to keep."""
+    """States of the generators before the shuffle of this pass, which is cheaper to draw again
+    than to keep."""
     taken: int
-    """Its batches that are taken."""
+    """Batches that are taken, of all passes."""
+
+
+class Windows:
+    """The order in which a stream is read: windows that fit in memory, each with rows of all parts.
+
+    The stream is cut into lanes, runs of as many blocks. In every pass the blocks of a lane come in
+    another order, and a window has the next rows of each lane. The order is that of the number of
+    the pass: restarts share what is read, and shuffle it each on its own.
+
+    Parameters
+    ----------
+    stream : Stream
+    size : int
+        Rows of a window, about.
+
+    Examples
+    --------
+    >>> windows = Windows(Stream(np.array([0, 2, 4, 6, 8]), n_open=2), size=4)
+    >>> windows.count, [sorted(windows.ranges(0, i)) for i in range(2)]
+    (2, [[(0, 2), (4, 6)], [(2, 4), (6, 8)]])
+    """
+
+    def __init__(self, stream: Stream, size: int) -> None:
+        self.bounds = stream.bounds
+        self.count = -(-int(self.bounds[-1]) // size)
+        n_blocks = len(self.bounds) - 1
+        n_lanes = min(stream.n_open, n_blocks)
+        self.lanes = np.arange(n_lanes + 1) * n_blocks // n_lanes  # first blocks of them, and end
+        self.lengths = np.diff(self.bounds[self.lanes])
+        # lanes of which a window has less than a row take turns
+        self.phases = np.arange(n_lanes) * self.count // n_lanes
+        self._number, self._lanes = -1, [(np.empty(0, np.int64),) * 2]
+
+    def start(self, window: int) -> int:
+        """Rows in the windows before one."""
+        return int(((self.lengths * window + self.phases) // self.count).sum())
+
+    def read(self, X: Rows, number: int, window: int) -> tuple[Tensor, Tensor]:
+        """Rows (W, D) of a window in a pass, and their numbers."""
+        ranges = self.ranges(number, window)
+        parts = [torch.arange(start, stop) for start, stop in ranges]
+        numbers = torch.cat([torch.empty(0, dtype=torch.int64), *parts])
+        rows = torch.empty(len(numbers), int(X.shape[1]), dtype=X.dtype, device=X.device)
+        done, step = 0, max(1, MAX_READ_BYTES // (int(X.shape[1]) * X.dtype.itemsize))
+        for first, last in ranges:
+            for start in range(first, last, step):
+                stop = min(start + step, last)
+                rows[done : done + stop - start] = X[start:stop]
+                done += stop - start
+        return rows, numbers
+
+    def ranges(self, number: int, window: int) -> list[tuple[int, int]]:
+        """Rows ``start`` to ``stop`` of a window in a pass, range by range."""
+        if number != self._number:
+            self._number, self._lanes = number, list(self._ordered(number))
+        found = []
+        firsts = (self.lengths * window + self.phases) // self.count
+        lasts = (self.lengths * (window + 1) + self.phases) // self.count
+        ends_of_lanes = zip(self._lanes, firsts.tolist(), lasts.tolist(), strict=True)
+        for (blocks, ends), first, last in ends_of_lanes:
+            block = int(np.searchsorted(ends, first, side="right"))
+            while first < last:
+                end = int(self.bounds[blocks[block] + 1])
+                begin = end - int(ends[block] - first)
+                stop = min(end, begin + last - first)
+                found.append((begin, stop))
+                first, block = first + stop - begin, block + 1
+        return found
+
+    def _ordered(self, number: int) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """Blocks of each lane as a pass reads them, and how many rows end with each."""
+        order = np.random.default_rng(number)
+        sizes = np.diff(self.bounds)
+        for first, last in itertools.pairwise(self.lanes):
+            blocks = first + order.permutation(last - first)
+            yield blocks, np.cumsum(sizes[blocks])
+
+
+class DrawnWindows:
+    """Windows of which each has one of every few neighbouring rows, drawn at random.
+
+    A pass over the stream reads one of them: for training that is over after a few, on a stream
+    whose blocks are read in order. Parameters are those of :class:`Windows`.
+
+    Examples
+    --------
+    >>> windows = DrawnWindows(Stream(np.array([0, 6]), n_open=1), size=3)
+    >>> pairs = [windows.read(torch.arange(6.0).view(6, 1), 0, i)[1] // 2 for i in range(2)]
+    >>> windows.count, pairs
+    (2, [tensor([0, 1, 2]), tensor([0, 1, 2])])
+    """
+
+    def __init__(self, stream: Stream, size: int) -> None:
+        n = int(stream.bounds[-1])
+        self.size = min(size, n)
+        self.count = -(-n // self.size)
+        self.bounds = np.arange(self.size + 1) * n // self.size
+
+    def start(self, window: int) -> int:
+        """Rows in the windows before one."""
+        return int(np.minimum(np.diff(self.bounds), window).sum())
+
+    def read(self, X: Rows, number: int, window: int) -> tuple[Tensor, Tensor]:
+        """Rows (W, D) of a window in a pass, and their numbers."""
+        sizes = np.diff(self.bounds)
+        first = np.random.default_rng(number).integers(0, sizes)  # each in turn from there on
+        here = (window < sizes).nonzero()
+        numbers = (self.bounds[:-1] + (first + window) % sizes)[here]
+        found = torch.from_numpy(numbers)
+        return X[found], found
+
+
+def _window_rows(rows: Rows) -> int:
+    return max(1, WINDOW_BYTES // (int(rows.shape[1]) * rows.dtype.itemsize))
+
+
+def check_batch_size(rows: Rows, batch_size: int) -> None:
+    """Refuse batches of more rows than are in memory at a time."""
+    if stream_of(rows) is not None and batch_size > _window_rows(rows):
+        raise ValueError(
+            f"batch_size must be at most {_window_rows(rows)} for rows of {rows.shape[1]} numbers "
+            f"that are streamed, got {batch_size}"
+        )
+
+
+class _Window(NamedTuple):
+    rows: Tensor  # (W, D)
+    numbers: Tensor  # (W,), on the CPU
+    start: int  # rows of this pass before it
+    orders: Tensor  # (R, W), of each restart
 
 
 class Batches:
@@ -775,12 +1163,23 @@ class Batches:
 
     Rows are drawn without replacement, pass after pass, up to ``max_shuffled`` rows; beyond, where
     a permutation costs more than the training, with replacement. If all rows fit in one batch,
-    every batch is all of them.
+    every batch is all of them. Rows of a stream are drawn without replacement from
+    :class:`Windows` or :class:`DrawnWindows`, of which the next is read while one is used.
 
     Many processes draw the same batches, and each reads its own part of every one.
 
     :attr:`place` and the generators' states say which batch is next; both set on fresh batches,
     they go on with it.
+
+    Parameters
+    ----------
+    X : Tensor or RowSource of shape (N, D)
+    weight : Tensor of shape (N,), optional
+    batch_size : int
+    generators : sequence of R torch.Generator
+    n_batches : int, optional
+        How many will be asked for. Of Parquet files of which they are a small part, windows are
+        drawn from all rows, each in a pass of its own: by blocks they would see a few of them.
 
     Examples
     --------
@@ -799,6 +1198,8 @@ class Batches:
         weight: Tensor | None,
         batch_size: int,
         generators: Sequence[torch.Generator],
+        *,
+        n_batches: int | None = None,
     ) -> None:
         self.X, self.generators = X, generators
         self.n, self.size = int(X.shape[0]), min(batch_size, int(X.shape[0]))
@@ -806,6 +1207,15 @@ class Batches:
         self.weight = None if weight is None else weight / weight.mean()
         self.place: Place | None = None
         """None before the first pass, and where nothing is shuffled."""
+        self.windows: Windows | DrawnWindows | None = None
+        """Of a stream."""
+        if (stream := stream_of(X)) is not None:
+            self.windows = self._windows(stream, n_batches)
+
+    def _windows(self, stream: Stream, n_batches: int | None) -> Windows | DrawnWindows:
+        few = n_batches is not None and 8 * n_batches * self.size <= self.n
+        kind = DrawnWindows if few and stream.in_order else Windows
+        return kind(stream, _window_rows(self.X))
 
     @property
     def per_epoch(self) -> int:
@@ -823,6 +1233,8 @@ class Batches:
         return self.X.device.type == "cuda" and _index_device(self.X) == self.X.device
 
     def __iter__(self) -> Iterator[Batch]:
+        if self.windows is not None:
+            yield from self._of_windows(self.windows)
         if self.size == self.n:
             part = processes.own(self.n)
             rows = self.X[part].expand(len(self.generators), -1, -1)
@@ -837,8 +1249,12 @@ class Batches:
         """The batch of those rows, (R, B)."""
         part = processes.own(self.size)
         rows = self.X[index[:, part].reshape(-1)].view(len(index), part.stop - part.start, -1)
+        return self._batch(rows, index)
+
+    def _batch(self, rows: Tensor, index: Tensor) -> Batch:
+        """The batch of those rows, (R, B), of which this process has its own part."""
         whole = index.to(self.X.device, non_blocking=True)
-        own = whole[:, part]
+        own = whole[:, processes.own(self.size)]
         weight = None if self.weight is None else self.weight[own]
         return Batch(rows, weight, own, whole if processes.many() else None)
 
@@ -853,27 +1269,78 @@ class Batches:
                 draws = [torch.randint(self.n, (self.size,), **_on(g)) for g in self.generators]
                 yield torch.stack(draws).to(device)
                 continue
-            if self.place is None or self.place.taken == self.per_epoch:
-                self.place = Place([g.get_state() for g in self.generators], 0)
-                order = self._shuffled().to(device)
-            else:
-                order = self._shuffled_from(self.place.began).to(device)
+            order = self._drawn(self._shuffled).to(device)
             # the remainder of a pass would be a batch of another size: it waits for another shuffle
-            for i in range(self.place.taken, self.per_epoch):
-                self.place = self.place._replace(taken=i + 1)
+            for i in self._left():
                 yield order[:, i * self.size : (i + 1) * self.size]
+
+    def _of_windows(self, windows: Windows | DrawnWindows) -> Iterator[Batch]:
+        """Batch after batch of a stream."""
+        while True:
+            seeds = self._drawn(self._seeds)
+            number, first = divmod(cast("Place", self.place).taken, self.per_epoch)
+            found = self._pass(windows, number, first, seeds.tolist())
+            for _, batch in zip(self._left(), found, strict=False):
+                yield batch
+
+    def _pass(
+        self, windows: Windows | DrawnWindows, number: int, first: int, seeds: list[int]
+    ) -> Iterator[Batch]:
+        """Batches of a pass from one on; that at the end of a window goes on in the next."""
+        place = first * self.size
+        begin = bisect.bisect_right(range(windows.count), place, key=windows.start) - 1
+        read = (self._window(windows, number, w, seeds) for w in range(begin, windows.count))
+        rows: list[Tensor] = []
+        index: list[Tensor] = []
+        missing = self.size
+        for window in read_ahead(read):
+            done = max(0, place - window.start)
+            while done < len(window.numbers):
+                order = window.orders[:, done : done + missing]
+                rows.append(window.rows[order.to(window.rows.device)])
+                index.append(window.numbers[order])
+                done, missing = done + order.shape[1], missing - order.shape[1]
+                if not missing:
+                    whole = torch.cat(rows, 1)
+                    yield self._batch(whole[:, processes.own(self.size)], torch.cat(index, 1))
+                    rows, index, missing = [], [], self.size
+            del window  # while the next one is awaited, it would be a third
+
+    def _window(
+        self, windows: Windows | DrawnWindows, number: int, window: int, seeds: list[int]
+    ) -> _Window:
+        rows, numbers = windows.read(self.X, number, window)
+        own = [torch.Generator().manual_seed(seed + window) for seed in seeds]
+        orders = torch.stack([torch.randperm(len(numbers), generator=g) for g in own])
+        return _Window(rows, numbers, windows.start(window), orders)
+
+    def _left(self) -> Iterator[int]:
+        """Numbers of the batches left in this pass, each noted as taken."""
+        place = cast("Place", self.place)
+        for i in range(place.taken % self.per_epoch, self.per_epoch):
+            place = self.place = place._replace(taken=place.taken + 1)
+            yield i
+
+    def _drawn(self, draw: Callable[[], Tensor]) -> Tensor:
+        """What the generators give for this pass, a new one or one that was under way."""
+        if self.place is None or self.place.taken % self.per_epoch == 0:
+            taken = 0 if self.place is None else self.place.taken
+            self.place = Place([g.get_state() for g in self.generators], taken)
+            return draw()
+        now = [g.get_state() for g in self.generators]
+        _set_states(self.generators, self.place.began)
+        drawn = draw()
+        _set_states(self.generators, now)
+        return drawn
 
     def _shuffled(self) -> Tensor:
         """Row numbers (R, N), of each restart in its own order."""
         return torch.stack([torch.randperm(self.n, **_on(g)) for g in self.generators])
 
-    def _shuffled_from(self, began: Sequence[Tensor]) -> Tensor:
-        """The order that generators in those states give; they are left as they are."""
-        now = [g.get_state() for g in self.generators]
-        _set_states(self.generators, began)
-        order = self._shuffled()
-        _set_states(self.generators, now)
-        return order
+    def _seeds(self) -> Tensor:
+        """A number (R,) for each restart, that orders the rows of its windows."""
+        draws = [torch.randint(2**62, (), **_on(g)) for g in self.generators]
+        return torch.stack(draws).cpu()
 
 
 def _set_states(generators: Sequence[torch.Generator], states: Sequence[Tensor]) -> None:

@@ -18,13 +18,25 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from concrete_kmeans import processes
+from concrete_kmeans.memory import Parts
+from concrete_kmeans.reading import read_ahead
 from concrete_kmeans.validation import check_positive_int
 
-__all__ = ["LloydResult", "RowSource", "assign", "kmeans_plusplus", "lloyd", "own_rows"]
+__all__ = [
+    "LloydResult",
+    "RowSource",
+    "assign",
+    "kmeans_plusplus",
+    "label_rows",
+    "lloyd",
+    "nearest_labels",
+    "own_rows",
+]
 
 #: Size of the largest block of distances: near a core's level-2 cache. 1 MiB costs more in calls,
 #: 8 MiB more in memory traffic.
@@ -36,6 +48,8 @@ MAX_CHUNK_BYTES_CUDA = 256 * 2**20
 FEWEST_ROWS = 1024
 #: Largest memory for the distances of all rows to the candidates of a step of k-means++.
 MAX_KEPT_BYTES = 64 * 2**20
+#: Of a stream so much is read at a time, and cut into chunks.
+READ_BYTES = 4 * 2**20
 #: Rows of one of the many products that a long one is cut into on a GPU.
 RUN = 1024
 #: Rows that say where the middle of all is, at most, and in how many runs of neighbours.
@@ -82,6 +96,10 @@ class Block:
         self.shape: Sequence[int] = (block.stop - block.start, int(rows.shape[1]))
         self.dtype, self.device = rows.dtype, rows.device
         self.index_device: torch.device = getattr(rows, "index_device", rows.device)
+        self.stream = getattr(rows, "stream", None)
+        if self.stream is not None:
+            bounds = np.clip(self.stream.bounds - block.start, 0, self.shape[0])
+            self.stream = self.stream._replace(bounds=np.unique(bounds))
 
     def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
         """Dense rows on the device."""
@@ -149,6 +167,11 @@ class _Chunk(NamedTuple):
     rows: Tensor  # (B, D) or (R, B, D), moved by the shift
     weight: Tensor | None  # (B,)
 
+    def part(self, start: int, stop: int) -> _Chunk:
+        """Some of its rows."""
+        weight = None if self.weight is None else self.weight[start:stop]
+        return _Chunk(self.start + start, self.start + stop, self.rows[..., start:stop, :], weight)
+
 
 class _Chunks:
     """Passes over the rows, moved so that their mean is near the origin.
@@ -174,7 +197,12 @@ class _Chunks:
         self._scratch = threading.local()
         self._codes: dict[int, Tensor] = {}
         self.norms = torch.empty(0, dtype=self.dtype, device=self.device)
-        mean, variance = self._middle()
+        self.streamed = getattr(X, "stream", None) is not None
+        # to look for rows of a stream is dear: what one call has found, the stream remembers
+        known: dict[str, tuple[Tensor, Tensor]] = getattr(X, "known", {})
+        if "middle" not in known:
+            known["middle"] = self._middle()
+        mean, variance = known["middle"]
         if bool((mean.square().sum(-1) > 4.0 * variance).any()):
             self.shift = mean.to(self.dtype).unsqueeze(-2)  # (1, D) or (R, 1, D)
 
@@ -186,28 +214,34 @@ class _Chunks:
         runs = min(SAMPLE_RUNS, self.size)
         length = min(SAMPLE, self.size) // runs
         starts = [self.n * i // runs for i in range(runs + 1)]
-        pieces = [self._read(start, min(start + length, end)) for start, end in pairwise(starts)]
-        rows = torch.cat(pieces, dim=-2).double()
+        ends = [(start, min(start + length, end)) for start, end in pairwise(starts)]
+        if self.streamed:  # all at once: places that are left open would hold memory
+            index = torch.cat([torch.arange(start, end) for start, end in ends])
+            rows = self.X[index].double()
+        else:
+            rows = torch.cat([self._read(start, end) for start, end in ends], dim=-2).double()
         variance, mean = torch.var_mean(rows, -2, correction=0)
         variance = variance.sum(-1)
         processes.copy_from_first([mean, variance])  # rows are moved alike in all processes
         return mean, variance
 
     def measure(self, threads: _Threads, with_variance: bool) -> tuple[Tensor, Tensor]:
-        """Fill ``norms``, the squared lengths of all rows, (N,) or (R, N).
+        """Fill ``norms``, the squared lengths of all rows, (N,) or (R, N); not those of a stream.
 
         Returns the weighted sum of those, and the mean variance of the features, or zero if that is
         not asked for; both () or (R,), in float64.
         """
         shape = tuple(self.X.shape)[:-1]
-        self.norms = torch.empty(shape, dtype=self.dtype, device=self.device)
+        if not self.streamed:
+            self.norms = torch.empty(shape, dtype=self.dtype, device=self.device)
 
         def part(first: int, last: int) -> tuple[Tensor, Tensor, Tensor]:
             total = torch.zeros(*shape[:-1], self.d, dtype=torch.float64, device=self.device)
             energy, square = total.new_zeros(shape[:-1]), total.new_zeros(shape[:-1])
             for c in self.between(first, last):
                 norms = squared_lengths(c.rows)
-                self.norms[..., c.start : c.stop] = norms
+                if not self.streamed:
+                    self.norms[..., c.start : c.stop] = norms
                 square += _to_float64_sum(norms)
                 energy += _to_float64_sum(norms if c.weight is None else norms * c.weight)
                 if with_variance:
@@ -229,13 +263,36 @@ class _Chunks:
 
     def between(self, first: int, last: int) -> Iterator[_Chunk]:
         """Chunks of some of the rows."""
-        for start in range(first, last, self.size):
-            stop = min(start + self.size, last)
-            rows = self._read(start, stop)
+        for start, stop, rows in self._reads(first, last):
             if self.shift is not None:
                 rows = torch.sub(rows, self.shift, out=self.scratch("moved", rows.shape))
             weight = None if self.weight is None else self.weight[start:stop]
             yield _Chunk(start, stop, rows, weight)
+
+    def _reads(self, first: int, last: int) -> Iterator[tuple[int, int, Tensor]]:
+        """Rows as they are, those of a stream read ahead."""
+        if self.streamed:
+            yield from self._stream(first, last)
+            return
+        for start in range(first, last, self.size):
+            stop = min(start + self.size, last)
+            yield start, stop, self._read(start, stop)
+
+    def _stream(self, first: int, last: int) -> Iterator[tuple[int, int, Tensor]]:
+        """A chunk may be too small to be worth a read."""
+        size = self.size * max(1, READ_BYTES // (self.size * self.d * self.dtype.itemsize))
+        begins = range(first, last, size)
+        parts = ((start, self._read(start, min(start + size, last))) for start in begins)
+        for begin, part in read_ahead(parts):
+            for start in range(0, len(part), self.size):
+                rows = part[start : start + self.size]
+                yield begin + start, begin + start + len(rows), rows
+
+    def squared(self, c: _Chunk) -> Tensor:
+        """Squared lengths of the rows of a chunk, as they were measured."""
+        if self.streamed:
+            return squared_lengths(c.rows)
+        return self.norms[..., c.start : c.stop]
 
     def _read(self, start: int, stop: int) -> Tensor:
         return self.X[:, start:stop] if self.batched else self.X[start:stop]  # type: ignore[index]
@@ -535,7 +592,7 @@ class _NearestOfTrials:
         for c in self.chunks.between(first, last):
             rows = slice(c.start, c.stop)
             partial = self.chunks.partial_distances(c.rows, centers, norms)
-            partial.add_(self.chunks.norms[..., rows].unsqueeze(-2)).clamp_(min=0.0)
+            partial.add_(self.chunks.squared(c).unsqueeze(-2)).clamp_(min=0.0)
             yield c, torch.minimum(partial, self.closest[:, None, rows], out=partial)
 
 
@@ -644,6 +701,77 @@ def assign(
     chunks = _Chunks(X, None, centers.shape[0] * centers.shape[1], max_chunk_bytes)
     with _Threads(X.device) as threads:
         return _nearest(chunks, chunks.moved(centers), threads)
+
+
+@torch.no_grad()
+def nearest_labels(X: Rows, centers: Tensor) -> Tensor:
+    """Nearest centre of each row, (R, N) int32, as :func:`assign` and without the distances.
+
+    Examples
+    --------
+    >>> nearest_labels(torch.tensor([[0.0], [7.0]]), torch.tensor([[1.0], [9.0]]))
+    tensor([[0, 1]], dtype=torch.int32)
+    """
+    centers = _batched_centers(X, centers)
+    _check_rows(X, 1)
+    chunks = _Chunks(X, None, centers.shape[0] * centers.shape[1], None)
+    labels = torch.empty(len(centers), chunks.n, dtype=torch.int32, device=centers.device)
+    moved = chunks.moved(centers)
+
+    def part(first: int, last: int) -> None:
+        for c, label, _ in _labelled(chunks, moved, first, last):
+            labels[:, c.start : c.stop] = label
+
+    with _Threads(X.device) as threads:
+        threads.run(chunks.n, chunks.size, part)
+    return processes.gather(labels, chunks.n_every, dim=1)
+
+
+@torch.no_grad()
+def label_rows(
+    X: Rows, centers: Tensor, *, sample_weight: Tensor | None = None, keep: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Nearest centre of each row, and :func:`inertia`, in one pass.
+
+    Parameters
+    ----------
+    X : Tensor of shape (N, D) or RowSource
+    centers : Tensor of shape (K, D) or (R, K, D)
+    sample_weight : Tensor of shape (N,), optional
+    keep : bool, default=True
+        Whether the labels are wanted: (R, 0) of them if not.
+
+    Returns
+    -------
+    labels : Tensor of shape (R, N), int32
+    inertia : Tensor of shape (R,), float64
+
+    Examples
+    --------
+    >>> label_rows(torch.tensor([[0.0], [7.0]]), torch.tensor([[1.0], [9.0]]))
+    (tensor([[0, 1]], dtype=torch.int32), tensor([5.], dtype=torch.float64))
+    """
+    centers = _batched_centers(X, centers)
+    _check_rows(X, 1)
+    _check_weight(sample_weight, X)
+    R, K, _ = centers.shape
+    chunks = _Chunks(X, sample_weight, R * K, None)
+    centers = chunks.moved(centers)
+    labels = torch.empty(R, chunks.n if keep else 0, dtype=torch.int32, device=X.device)
+
+    def part(first: int, last: int) -> Tensor:
+        total = torch.zeros(R, dtype=torch.float64, device=X.device)
+        for c, label, _ in _labelled(chunks, centers, first, last):
+            if keep:
+                labels[:, c.start : c.stop] = label
+            _add_inertia(total, chunks, c, centers, label)
+        return total
+
+    with _Threads(X.device) as threads:
+        own, *others = threads.run(chunks.n, chunks.size, part)
+    if keep:
+        labels = processes.gather(labels, chunks.n_every, dim=1)
+    return labels, processes.sum_all(sum(others, own))
 
 
 @torch.no_grad()
@@ -820,7 +948,9 @@ class _Partition:
         for r in whole.tolist():
             lasts = self.typical_gap.get(r, torch.inf) > self.lasting * float(used_up[r].max())
             self.gaps.pop(r, None)
-            if self.before[r] < self.few * self.chunks.n and lasts:
+            few = self.before[r] < self.few * self.chunks.n
+            # rows of a stream cannot be picked out: each pass looks at all of them
+            if few and lasts and not self.chunks.streamed:
                 self.gaps[r] = torch.empty(self.chunks.n, dtype=centers.dtype)
         norms = centers[whole].square().sum(-1)
 
@@ -1046,16 +1176,29 @@ def _largest_loss(old: Tensor, new: Tensor) -> Tensor:
     return (moved + others) * (1.0 + 16.0 * torch.finfo(moved.dtype).eps)
 
 
+def _labelled(
+    chunks: _Chunks, centers: Tensor, first: int, last: int
+) -> Iterator[tuple[_Chunk, Tensor, Tensor]]:
+    """Chunks with their nearest centres (R, B), and ``|c|^2 - 2 x.c`` of all (R, K, B)."""
+    norms = centers.square().sum(-1)
+    parts = Parts()
+    for c in chunks.between(first, last):
+
+        def compute(start: int, stop: int, c: _Chunk = c) -> tuple[_Chunk, Tensor, Tensor]:
+            part = c.part(start, stop)
+            partial = chunks.partial_distances(part.rows, centers, norms)
+            return part, chunks.nearest(partial), partial
+
+        yield from parts(c.stop - c.start, compute)
+
+
 def _nearest(chunks: _Chunks, centers: Tensor, threads: _Threads) -> tuple[Tensor, Tensor]:
     R = centers.shape[0]
     labels = torch.empty(R, chunks.n, dtype=torch.int32, device=centers.device)
     nearest = torch.empty(R, chunks.n, dtype=centers.dtype, device=centers.device)
-    norms = centers.square().sum(-1)
 
     def part(first: int, last: int) -> None:
-        for c in chunks.between(first, last):
-            partial = chunks.partial_distances(c.rows, centers, norms)
-            label = chunks.nearest(partial)  # (R, B)
+        for c, label, partial in _labelled(chunks, centers, first, last):
             labels[:, c.start : c.stop] = label
             smallest = partial.gather(1, label.unsqueeze(1)).squeeze(1)
             smallest += squared_lengths(c.rows)
@@ -1070,14 +1213,21 @@ def _inertia(chunks: _Chunks, centers: Tensor, labels: Tensor, threads: _Threads
     def part(first: int, last: int) -> Tensor:
         total = torch.zeros(centers.shape[0], dtype=torch.float64, device=centers.device)
         for c in chunks.between(first, last):
-            for r in range(len(total)):
-                rows = c.rows if c.rows.ndim == 2 else c.rows[r]
-                own = chunks.scratch("own", rows.shape)
-                torch.index_select(centers[r], 0, labels[r, c.start : c.stop], out=own)
-                own -= rows
-                distance = squared_lengths(own)
-                total[r] += (distance if c.weight is None else distance * c.weight).double().sum()
+            _add_inertia(total, chunks, c, centers, labels[:, c.start : c.stop])
         return total
 
     first, *others = threads.run(chunks.n, chunks.size, part)
     return processes.sum_all(sum(others, first))
+
+
+def _add_inertia(
+    total: Tensor, chunks: _Chunks, c: _Chunk, centers: Tensor, labels: Tensor
+) -> None:
+    """Add what a chunk with labels (R, B) contributes."""
+    for r in range(len(total)):
+        rows = c.rows if c.rows.ndim == 2 else c.rows[r]
+        own = chunks.scratch("own", rows.shape)
+        torch.index_select(centers[r], 0, labels[r], out=own)
+        own -= rows
+        distance = squared_lengths(own)
+        total[r] += (distance if c.weight is None else distance * c.weight).double().sum()

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from concrete_kmeans import functional as F
 from concrete_kmeans import processes
-from concrete_kmeans.data import Scaling
+from concrete_kmeans.data import Scaling, chunks_of, stream_of
 from concrete_kmeans.lloyd import Rows, own_rows
+from concrete_kmeans.memory import Parts
 from concrete_kmeans.networks import Autoencoder
 
-__all__ = ["Model"]
+__all__ = ["Evaluation", "Model"]
+
+T = TypeVar("T")
 
 #: Numbers in the largest activation of a chunk: 16 MiB of float32 on the CPU, where it is to stay
 #: in the cache, and 512 MiB on a GPU, where a chunk has to be worth its launches.
 MAX_CHUNK, MAX_CHUNK_CUDA = 2**22, 2**27
+
+
+class Evaluation(NamedTuple):
+    """What :meth:`Model.evaluate` finds."""
+
+    labels: Tensor
+    """(R, N), int32, nearest centres."""
+    inertia: Tensor
+    """(R,), sum of squared distances in the code to them."""
+    reconstruction: Tensor
+    """(R,), mean over rows of Eq. 4."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +78,25 @@ class Model:
         most = MAX_CHUNK_CUDA if self.centers.device.type == "cuda" else MAX_CHUNK
         return max(1, most // (network.n_restarts * widest))
 
-    @torch.inference_mode()
     def map(self, rows: Rows, function: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
         """``function`` of the codes (R, B, d), chunk by chunk."""
+        return self._each(rows, lambda _, codes: function(codes))
+
+    @torch.inference_mode()
+    def _each(self, rows: Rows, function: Callable[[Tensor, Tensor], T]) -> Iterator[T]:
+        """``function`` of rows (B, D) and their codes (R, B, d), chunk by chunk."""
         self.network.eval()
-        for start in range(0, int(rows.shape[0]), self.chunk_rows):
-            piece = rows[start : start + self.chunk_rows]
-            (codes,) = F.at_least_float32(self.network.encode(piece))
-            yield function(codes)
+        parts, size = Parts(), self.chunk_rows
+        if stream_of(rows) is not None:  # the next chunk is read meanwhile
+            size = max(1, size // 4)
+        for _, _, piece in chunks_of(rows, size):
+
+            def compute(start: int, stop: int, piece: Tensor = piece) -> T:
+                own = piece[start:stop]
+                (codes,) = F.at_least_float32(self.network.encode(own))
+                return function(own, codes)
+
+            yield from parts(len(piece), compute)
 
     def codes(self, rows: Rows) -> Tensor:
         """(R, N, d), as they are compared with centres."""
@@ -90,6 +115,30 @@ class Model:
             nearest[:, part], labels[:, part] = distances.min(-1)
             start = part.stop
         return processes.gather(labels, n, dim=1), processes.gather(nearest, n, dim=1)
+
+    def evaluate(self, rows: Rows, *, decode: bool = True) -> Evaluation:
+        """Clusters, inertia and error of all rows in one pass, and nothing else a row held."""
+        n = int(rows.shape[0])
+        rows = own_rows(rows)
+        R = self.network.n_restarts
+        labels = torch.empty(R, int(rows.shape[0]), dtype=torch.int32, device=self.centers.device)
+        inertia = torch.zeros(R, dtype=torch.float64, device=self.centers.device)
+        error = torch.zeros_like(inertia)
+
+        def look(piece: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            nearest, label = self._distances(codes).min(-1)
+            lost = _error(self.network.decode(codes), piece) if decode else torch.zeros_like(error)
+            return label, nearest.double().sum(-1), lost
+
+        start = 0
+        for label, nearest, lost in self._each(rows, look):
+            labels[:, start : start + label.shape[1]] = label
+            inertia = inertia + nearest
+            error = error + lost
+            start += label.shape[1]
+        sums = processes.sum_all(torch.stack([inertia, error]))
+        labels = processes.gather(labels, n, dim=1)
+        return Evaluation(labels, sums[0], (sums[1] / n).to(self.centers.dtype))
 
     def mean_lengths(self, rows: Rows) -> Tensor:
         """Mean length of a code before it is scaled, (R,)."""
@@ -112,11 +161,9 @@ class Model:
         """Mean over rows of Eq. 4, (R,)."""
         n = int(rows.shape[0])
         rows = own_rows(rows)
-        total, start = torch.zeros((), dtype=torch.float64), 0
-        for output in self.map(rows, self.network.decode):
-            error = output - rows[start : start + output.shape[1]]
-            total = total.to(error.device) + (error * error).sum((-2, -1)).double()
-            start += output.shape[1]
+        total = torch.zeros((), dtype=torch.float64, device=self.centers.device)
+        for lost in self._each(rows, lambda own, codes: _error(self.network.decode(codes), own)):
+            total = total + lost
         return processes.sum_all(total).to(self.centers.dtype) / n
 
     def _distances(self, codes: Tensor) -> Tensor:
@@ -141,3 +188,9 @@ class Model:
             out[:, start : start + part.shape[1]] = part
             start += part.shape[1]
         return processes.gather(out, n, dim=1)
+
+
+def _error(output: Tensor, rows: Tensor) -> Tensor:
+    """Sum over rows of Eq. 4, (R,), of reconstructions (R, B, D)."""
+    error = output - rows
+    return (error * error).sum((-2, -1)).double()

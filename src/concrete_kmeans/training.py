@@ -206,6 +206,8 @@ def train(
     ------
     Interrupted
         On Ctrl-C, with the state of the last whole step.
+    torch.OutOfMemoryError
+        Of the device, with what to change.
     """
     run = _Run(objective, settings, callbacks, generators, restarts)
     step = _Step(objective, settings, generators)
@@ -239,6 +241,8 @@ def train(
                 _pause(signals.asked(0), saving)
     except KeyboardInterrupt as stop:
         raise Interrupted(run.end(), getattr(stop, "signal", signal.SIGINT)) from stop
+    except torch.OutOfMemoryError as error:
+        raise torch.OutOfMemoryError(_out_of_memory(batches, settings)) from error
     return run.end()
 
 
@@ -248,6 +252,17 @@ def _pause(stop: int | None, saving: _Saving | None) -> None:
         saving.after_step(stop)
     if stop is not None:
         raise Stopped(stop)
+
+
+def _out_of_memory(batches: Iterable[Batch], settings: Settings) -> str:
+    """What to change."""
+    shape = getattr(batches, "shape", None)
+    steps = "" if shape is None else f" of {shape[0]} restart(s) with {shape[1]} rows each"
+    also = " or choose precision='bfloat16'" if settings.precision != "bfloat16" else ""
+    return (
+        f"the device has no memory for a step{steps} ({settings.phase}): lower batch_size, n_init "
+        f"or the widths of the encoder,{also} or train on another device"
+    )
 
 
 class _Step:

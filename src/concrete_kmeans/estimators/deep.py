@@ -22,7 +22,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from concrete_kmeans import processes, storage
 from concrete_kmeans.augment import resolve_augment
@@ -41,16 +40,21 @@ from concrete_kmeans.data import (
     Scaling,
     Source,
     Subset,
+    Without,
+    check_batch_size,
     check_tensor,
     feature_moments,
     fit_scaling,
     open_rows,
     pieces,
     resolve_device,
+    stream_of,
+    streams,
 )
 from concrete_kmeans.estimators.inputs import (
     Array,
     Schedule,
+    check_features,
     check_seed,
     like_input,
     seed_from,
@@ -127,8 +131,11 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torc
 FEW_ROWS = 50
 #: Parameters that have no part in what a fit computes: a checkpoint may be of others.
 NO_PART = ("callbacks", "checkpoint", "checkpoint_every", "verbose")
-#: Rows whose clusters are compared between checks; and steps between checks, at least.
-WATCHED_ROWS, LEAST_STEPS = 4096, 8
+#: Rows whose clusters are compared between checks; and steps between checks, at least and at most.
+WATCHED_ROWS, LEAST_STEPS, MOST_STEPS = 4096, 8, 10_000
+#: Rows of a stream that starts and scales are found on, unless so many bytes are fewer; and every
+#: how many of them is kept out of pretraining.
+SAMPLE_ROWS, SAMPLE_BYTES, HELD_EVERY = 2**15, 256 * 2**20, 8
 
 
 class ClusterCollapseWarning(UserWarning):
@@ -175,6 +182,8 @@ class Fit:
     """A fit under way."""
 
     rows: Rows
+    sample: Rows
+    """What is found without training is found on these: of a stream, evenly spread ones."""
     scaling: Scaling
     feature_shape: tuple[int, ...]
     seeds: list[int]
@@ -197,6 +206,11 @@ class Fit:
     def n_rows(self) -> int:
         """Number of rows."""
         return int(self.rows.shape[0])
+
+    @property
+    def sampled(self) -> Tensor | None:
+        """Numbers of the rows of the sample, if it is not all rows."""
+        return None if self.sample is self.rows else sample_numbers(self.rows)
 
     @property
     def failed(self) -> list[bool]:
@@ -383,8 +397,10 @@ class DeepClusterer(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix, Tensor or Dataset of n_samples rows
-            Rows may have more than one axis, as images do.
+        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
+            Rows may have more than one axis, as images do. A memmap, a map-style Dataset or
+            :class:`~concrete_kmeans.Parquet` of more than 256 MiB is streamed: it may be larger
+            than memory.
         y : ignored
 
         Returns
@@ -447,6 +463,7 @@ class DeepClusterer(
                 f"n_samples={source.rows.shape[0]} should be >= n_clusters={self.n_clusters}"
             )
         resolve_augment(self.augment, source.feature_shape)  # or its error, before any work
+        check_batch_size(source.rows, self.batch_size)
         processes.own(min(self.batch_size, int(source.rows.shape[0])))  # likewise
         checkpoints = self._open_checkpoints(source, own)
         if checkpoints is not None and checkpoints.state:
@@ -463,13 +480,17 @@ class DeepClusterer(
         else:
             network, scaling, gains = self._reuse(self.pretrained, source, own)
             rows = Scaled(source.rows, scaling)
-        directions = self._compares_directions(source.rows)
+        sample = source.rows
+        if stream_of(sample) is not None:
+            sample = sample[sample_numbers(sample)]
+        directions = self._compares_directions(sample)
         network.set_unit(bool(processes.number_from_first(directions)))
         processes.copy_from_first(list(network.state_dict().values()))
         self.feature_shape_ = source.feature_shape
         given = self._given_init(int(rows.shape[0]), network.code_size)
         fit = Fit(
             rows,
+            rows if sample is source.rows else Scaled(sample, scaling),
             scaling,
             source.feature_shape,
             seeds,
@@ -489,9 +510,11 @@ class DeepClusterer(
 
     def _fit_scaling(self, rows: Rows) -> Scaling:
         kind: str = self.scale
+        moments = None
         if kind == "auto":
-            kind = choose_scale(feature_moments(rows))
-        return fit_scaling(rows, kind)
+            moments = feature_moments(rows)
+            kind = choose_scale(moments)
+        return fit_scaling(rows, kind, moments=moments)
 
     def _compares_directions(self, rows: Rows) -> bool:
         """Whether codes are scaled to unit length before they are compared."""
@@ -544,20 +567,27 @@ class DeepClusterer(
         """Train the autoencoder on nine tenths of the rows; the rest tell its code's worth."""
         if self.pretrained is not None:
             return
-        held = held_out(fit.rows)
-        rest = torch.ones(fit.n_rows, dtype=torch.bool)
-        rest[held] = False
-        others = Subset(fit.rows, rest.nonzero().squeeze(1)) if len(held) else fit.rows
+        held, others = self._hold_out(fit)
         if epochs := self._pretrain_epochs(fit):
             objective = Reconstruction(fit.network, augment=self._augmentation(fit))
             rate = start_and_end("pretrain_learning_rate", self.pretrain_learning_rate)
             self._train(fit, objective, "pretrain", epochs, rate, rows=others)
         if len(held):
-            rows = fit.rows[held.to(fit.rows.device)]
+            rows = fit.sample[held.to(fit.rows.device)]
             errors = untrained(fit).reconstruction_error(rows)
-            sample = others[evenly(others, MAX_ROWS)]
-            gains = code_gain(rows, sample, errors, fit.network.code_size)
+            # of a stream, what is not held out of the sample is enough, and at hand
+            spare = others if fit.sampled is None else without(fit.sample, held)
+            gains = code_gain(rows, spare[evenly(spare, MAX_ROWS)], errors, fit.network.code_size)
             fit.gains = processes.from_first(gains).tolist()
+
+    def _hold_out(self, fit: Fit) -> tuple[Tensor, Rows]:
+        """Numbers, in the sample, of the rows that pretraining does not see; and the others."""
+        sampled = fit.sampled
+        if sampled is None:
+            held = held_out(fit.rows)
+            return held, without(fit.rows, held) if len(held) else fit.rows
+        held = torch.arange(0, len(sampled), HELD_EVERY)
+        return held, Without(fit.rows, sampled.cpu()[held])
 
     def _pretrain_epochs(self, fit: Fit) -> int:
         if self.pretrain_epochs != "auto":
@@ -566,15 +596,17 @@ class DeepClusterer(
 
     def _start(self, fit: Fit) -> Start:
         """First partition of the code, after ``init``."""
-        codes = untrained(fit).codes(fit.rows)
+        codes = untrained(fit).codes(fit.sample)
         if fit.given is None:
             name = fit.defaults.init if self.init == "auto" else self.init
             if fit.over:
                 name = "k-means++"  # the quickest that leaves a usable estimator
-            return find_start(name, fit.rows, codes, self.n_clusters, fit.generators, fit.gains)
+            return find_start(name, fit.sample, codes, self.n_clusters, fit.generators, fit.gains)
         given = fit.given.to(codes.device)
         if given.dtype.is_floating_point:
             return from_centers(codes, given.to(codes.dtype))
+        if fit.sampled is not None:
+            given = given[:, fit.sampled]
         return from_labels(codes, given, self.n_clusters)
 
     def _given_init(self, n: int, d: int) -> Tensor | None:
@@ -628,7 +660,7 @@ class DeepClusterer(
     def _watch(self, fit: Fit, objective: DeepObjective) -> ClusterWatch:
         return ClusterWatch(
             objective,
-            fit.rows[watched(fit.rows)],
+            fit.sample[watched(fit.sample)],
             tol=fit.defaults.tol if self.tol == "auto" else float(self.tol),
             patience=fit.defaults.patience,
             generators=fit.generators,
@@ -659,7 +691,8 @@ class DeepClusterer(
             self._temperature(n_steps) if joint else lambda _: 1.0,
             fit.defaults.optimizer if joint else "adam",
             phase=phase,
-            check_every=objective.refresh_every or max(batches.per_epoch, LEAST_STEPS),
+            check_every=objective.refresh_every
+            or min(max(batches.per_epoch, LEAST_STEPS), MOST_STEPS),
             clip=self.clip_norm,
             precision=self.precision,
         )
@@ -695,14 +728,12 @@ class DeepClusterer(
 
     def _finish(self, X: Any, fit: Fit, centers: Tensor, best: int | None) -> None:
         """Choose a restart without labels, if none is named, and set the fitted attributes."""
-        give = like_input(X)
+        give, fresh = like_input(X), like_input(X, fresh=True)
         if fit.network.unit:
-            fit.network.lengths.copy_(untrained(fit).mean_lengths(fit.rows))
+            fit.network.lengths.copy_(untrained(fit).mean_lengths(fit.sample))
         model = fit.model(centers.clone(), self._sigma2(fit, centers))
         model = replace(model, kernel=self._kernel)
-        labels, nearest = model.assign(fit.rows)  # (R, N)
-        inertia = nearest.double().sum(-1)
-        reconstruction = model.reconstruction_error(fit.rows)
+        labels, inertia, reconstruction = model.evaluate(fit.rows)
         agreement = restart_agreement(labels)
         for r in (~inertia.isfinite()).nonzero()[:, 0].tolist():
             # the last step of a phase that no other follows is checked by none
@@ -720,22 +751,23 @@ class DeepClusterer(
                 float(agreement[r]),
                 fit.n_iter[r],
                 fit.status[r],
-                give(labels[r]),
+                fresh(labels[r]),
                 give(centers[r]),
             )
             for r in range(len(labels))
         ]
-        # the path of predict, so that both agree to the last bit
-        (own,), (nearest,) = self._fitted.assign(fit.rows)
-        self.labels_ = give(own)
+        own, total = labels[best], inertia[best]
+        if len(labels) > 1:  # the path of predict, so that both agree to the last bit
+            (own,), (total,), _ = self._fitted.evaluate(fit.rows, decode=False)
+        self.labels_ = fresh(own)
         self.cluster_centers_ = give(self._fitted.centers[0])
-        self.inertia_ = float(nearest.double().sum())
+        self.inertia_ = float(total)
         self.n_iter_ = fit.n_iter[best]
         self.history_ = fit.history
 
     def _sigma2(self, fit: Fit, centers: Tensor) -> Tensor:
         """Square of the width of ``predict_proba``, (R,): that of round clusters of equal size."""
-        _, nearest = fit.model(centers, centers.new_ones(len(centers))).assign(fit.rows)
+        _, nearest = fit.model(centers, centers.new_ones(len(centers))).assign(fit.sample)
         within = nearest.mean(-1)
         return (2.0 * within / centers.shape[-1]).clamp_min(torch.finfo(centers.dtype).tiny)
 
@@ -779,7 +811,7 @@ class DeepClusterer(
         -------
         labels : array, or Tensor on the device of X, of shape (n_samples,), int32
         """
-        return self._compute(X, lambda model, rows: model.assign(rows)[0])
+        return self._compute(X, lambda model, rows: model.evaluate(rows, decode=False).labels)
 
     def transform(self, X: Any) -> Array:
         """Embedding of each row.
@@ -811,12 +843,11 @@ class DeepClusterer(
     def score(self, X: Any, y: object = None) -> float:  # noqa: ARG002
         """Minus the sum of squared distances in the code to the nearest centre."""
         _, model, rows = self._model_and_rows(X)
-        _, nearest = model.assign(rows)
-        return -float(nearest.double().sum())
+        return -float(model.evaluate(rows, decode=False).inertia)
 
     def _compute(self, X: Any, function: Callable[[Model, Rows], Tensor]) -> Array:
         X, model, rows = self._model_and_rows(X)
-        return like_input(X)(function(model, rows)[0])
+        return like_input(X, fresh=True)(function(model, rows)[0])
 
     def _model_and_rows(self, X: Any) -> tuple[Any, Model, Rows]:
         """X checked, and what computes from its rows as the network sees them."""
@@ -932,7 +963,7 @@ class DeepClusterer(
         named = False
         if isinstance(X, Tensor):
             X = _checked(X)
-        elif not isinstance(X, Dataset):
+        elif not streams(X):
             named = getattr(X, "ndim", 2) <= 2
             if named:
                 X = validated(self, X, reset=reset, dtype="numeric")
@@ -940,14 +971,7 @@ class DeepClusterer(
                 X = validated(self, X, reset=None, dtype="numeric", allow_nd=True)
         source = open_rows(X, device=device, dtype=dtype)
         if not named:
-            if reset:
-                self.n_features_in_ = int(source.rows.shape[1])
-                self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
-            elif source.rows.shape[1] != self.n_features_in_:
-                raise ValueError(
-                    f"X has {source.rows.shape[1]} features, but {type(self).__name__} is "
-                    f"expecting {self.n_features_in_} features as input"
-                )
+            check_features(self, X, int(source.rows.shape[1]), reset=reset)
         return X, source
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -1106,6 +1130,19 @@ def evenly(rows: Rows, most: int) -> Tensor:
     n = int(rows.shape[0])
     size = min(n, most)
     return torch.arange(size, device=rows.device) * n // size
+
+
+def sample_numbers(rows: Rows) -> Tensor:
+    """Numbers of the rows of a stream that are held, evenly spread."""
+    most = SAMPLE_BYTES // (int(rows.shape[1]) * rows.dtype.itemsize)
+    return evenly(rows, max(WATCHED_ROWS, min(SAMPLE_ROWS, most)))
+
+
+def without(rows: Rows, left_out: Tensor) -> Subset:
+    """The other rows."""
+    rest = torch.ones(int(rows.shape[0]), dtype=torch.bool)
+    rest[left_out] = False
+    return Subset(rows, rest.nonzero().squeeze(1))
 
 
 def watched(rows: Rows) -> Tensor:

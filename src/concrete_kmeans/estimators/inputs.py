@@ -19,6 +19,7 @@ from concrete_kmeans.validation import check_positive, check_sparse, shown
 __all__ = [
     "Array",
     "Schedule",
+    "check_features",
     "check_seed",
     "like_input",
     "seed_from",
@@ -31,6 +32,32 @@ Schedule: TypeAlias = float | tuple[float, float]
 
 #: Seeds of all restarts are to be below 2**63.
 MAX_SEED = 2**62
+
+
+def check_features(estimator: Any, X: Any, n_features: int, *, reset: bool) -> None:
+    """Note the features of X, or refuse others than those of the fit.
+
+    Of a tensor, a Dataset and Parquet; the rest is scikit-learn's to check.
+    """
+    names = getattr(X, "feature_names", None)
+    if reset:
+        estimator.n_features_in_ = n_features
+        estimator.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        if names is not None:
+            estimator.feature_names_in_ = np.array(names, dtype=object)
+        return
+    if n_features != estimator.n_features_in_:
+        raise ValueError(
+            f"X has {n_features} features, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input"
+        )
+    known = getattr(estimator, "feature_names_in_", None)
+    if names is not None and known is not None and list(known) != list(names):
+        wrong = next(i for i, (a, b) in enumerate(zip(known, names, strict=True)) if a != b)
+        raise ValueError(
+            f"X must have the features of the fit, in their order: feature {wrong} is "
+            f"{names[wrong]!r}, was {known[wrong]!r}"
+        )
 
 
 def check_seed(random_state: object) -> None:
@@ -57,9 +84,11 @@ def seed_from(random_state: int | np.random.RandomState | None) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
-def like_input(X: Any) -> Callable[[Tensor], Array]:
-    """Results as tensors for a tensor, else as arrays."""
-    return (lambda t: t.clone()) if isinstance(X, Tensor) else (lambda t: t.cpu().numpy().copy())
+def like_input(X: Any, *, fresh: bool = False) -> Callable[[Tensor], Array]:
+    """Results as tensors for a tensor, else as arrays; what is ``fresh`` need not be copied."""
+    if isinstance(X, Tensor):
+        return (lambda t: t) if fresh else (lambda t: t.clone())
+    return (lambda t: t.cpu().numpy()) if fresh else (lambda t: t.cpu().numpy().copy())
 
 
 def start_and_end(name: str, value: Any) -> tuple[float, float]:

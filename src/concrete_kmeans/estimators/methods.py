@@ -293,7 +293,7 @@ class DeepConcreteKMeans(DeepClusterer):
         sound = [r for r, failed in enumerate(fit.failed) if not failed]
         if self.choose == "agreement" or fit.over or len(sound) < 3:
             return centers, None
-        labels, _ = fit.model(centers, torch.ones_like(centers[:, 0, 0])).assign(fit.rows)
+        labels, _ = fit.model(centers, torch.ones_like(centers[:, 0, 0])).assign(fit.sample)
         shared = consensus(labels[sound], self.n_clusters, fit.generators[sound[0]])  # (N,)
         host = shared.cpu().numpy()
         best = max(sound, key=lambda r: ari(host, labels[r].cpu().numpy()))
@@ -308,7 +308,7 @@ class DeepConcreteKMeans(DeepClusterer):
             status=["done"],
             n_iter=[fit.n_iter[best]],
         )
-        codes = untrained(one).codes(fit.rows)
+        codes = untrained(one).codes(fit.sample)
         start = self._warm_up(one, from_labels(codes, shared.unsqueeze(0), self.n_clusters))
         every, own = fit.network.state_dict(), network.state_dict()  # not copies
         for name, state in every.items():
@@ -321,13 +321,23 @@ class DeepConcreteKMeans(DeepClusterer):
     def _warm_up(self, fit: Fit, start: Start) -> Start:
         """Teach networks a partition whose nearest centres are not its own."""
         objective = self._concrete(fit, start, held=start.labels)
-        most = -(-WARM_UP_STEPS * self.batch_size // fit.n_rows)
-        epochs = epochs_for(fit.n_rows, self.batch_size, min(WARM_UP_EPOCHS, most))
+        n = int(fit.sample.shape[0])
+        most = -(-WARM_UP_STEPS * self.batch_size // n)
+        epochs = epochs_for(n, self.batch_size, min(WARM_UP_EPOCHS, most))
         rate = start_and_end("pretrain_learning_rate", self.pretrain_learning_rate)
-        index = watched(fit.rows)
-        learned = LabelsLearned(objective, fit.rows[index], start.labels[:, index], LEARNED)
+        index = watched(fit.sample)
+        learned = LabelsLearned(objective, fit.sample[index], start.labels[:, index], LEARNED)
         untaught = [not nearest for nearest in start.nearest]
-        self._train(fit, objective, "warm-up", epochs, rate, learned, restarts=untaught)
+        self._train(
+            fit,
+            objective,
+            "warm-up",
+            epochs,
+            rate,
+            learned,
+            rows=fit.sample,
+            restarts=untaught,
+        )
         return start._replace(centers=objective.centers.detach(), nearest=(True,) * len(untaught))
 
     def _concrete(self, fit: Fit, start: Start, held: Tensor | None) -> Concrete:
@@ -349,7 +359,7 @@ class DeepConcreteKMeans(DeepClusterer):
     def _scales(self, fit: Fit, start: Start) -> Scales:
         """Of the code and the partition at the start."""
         model = fit.model(start.centers, torch.ones_like(start.centers[:, 0, 0]))
-        codes = model.codes(fit.rows)
+        codes = model.codes(fit.sample)
         spread = codes.var(1, correction=0).sum(-1)
         own = start.centers.gather(1, start.labels.unsqueeze(-1).expand(-1, -1, codes.shape[-1]))
         within = ((codes - own) ** 2).sum(-1).mean(-1)
@@ -361,7 +371,7 @@ class DeepConcreteKMeans(DeepClusterer):
             # no cluster is a point: sigma and lambda would have no scale
             within.clamp_min(1e-6).maximum(1e-4 * spread),
             spread.clamp_min(1e-6),
-            model.reconstruction_error(fit.rows).clamp_min(1e-6),
+            model.reconstruction_error(fit.sample).clamp_min(1e-6),
             sizes.to(codes.dtype),
         )
 
@@ -374,7 +384,7 @@ class DeepConcreteKMeans(DeepClusterer):
             return super()._sigma2(fit, centers)
         sigma2, spread = fit.widths
         if self.objective == "scaled":
-            codes = fit.model(centers, sigma2).codes(fit.rows)
+            codes = fit.model(centers, sigma2).codes(fit.sample)
             sigma2 = sigma2 * codes.var(1, correction=0).sum(-1) / spread
         return sigma2.clamp_min(torch.finfo(sigma2.dtype).tiny)
 
@@ -467,10 +477,14 @@ class DCN(DeepClusterer):
     )
 
     def _objective(self, fit: Fit, start: Start) -> DeepObjective:
+        labels = start.labels
+        if fit.sampled is not None:  # the method keeps the cluster of every row
+            model = fit.model(start.centers, torch.ones_like(start.centers[:, 0, 0]))
+            labels = model.evaluate(fit.rows, decode=False).labels.long()
         return AlternatingClustering(
             fit.network,
             start.centers,
-            start.labels,
+            labels,
             weight=self._weight(),
             augment=self._augmentation(fit),
         )

@@ -26,13 +26,20 @@ from concrete_kmeans.checkpoints import pack, unpack
 from concrete_kmeans.data import (
     Batches,
     as_rows,
+    check_batch_size,
     check_tensor,
+    chunks_of,
+    float_type,
     merge_equal_rows,
+    open_rows,
     resolve_device,
+    stream_of,
+    streams,
 )
 from concrete_kmeans.estimators.inputs import (
     Array,
     Schedule,
+    check_features,
     check_seed,
     like_input,
     seed_from,
@@ -41,7 +48,15 @@ from concrete_kmeans.estimators.inputs import (
 )
 from concrete_kmeans.estimators.reporting import ReportMixin
 from concrete_kmeans.estimators.saving import SaveMixin
-from concrete_kmeans.lloyd import Rows, assign, inertia, kmeans_plusplus, lloyd
+from concrete_kmeans.lloyd import (
+    Rows,
+    assign,
+    kmeans_plusplus,
+    label_rows,
+    lloyd,
+    nearest_labels,
+)
+from concrete_kmeans.memory import Parts
 from concrete_kmeans.objectives.shallow import (
     CentersAtRest,
     CurvatureSGD,
@@ -128,7 +143,8 @@ class ConcreteKMeans(
         of Eq. 7. Where only the centres learn, ``"detached"`` ends lower.
     init_size : int or "auto", default="auto"
         Rows that k-means++ and ``sigma="auto"`` look at, drawn without replacement, the same for
-        all seeds. ``"auto"`` is 32,768 or 64 for each cluster, whichever is more.
+        all seeds. ``"auto"`` is 32,768 or 64 for each cluster, whichever is more. ``"lloyd"`` looks
+        at all rows, unless they are streamed.
     algorithm : {"concrete", "lloyd"}, default="concrete"
         ``"lloyd"`` runs exact k-means instead, on all rows and on the device of the data.
     device : str or torch.device, default="auto"
@@ -218,8 +234,10 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix or Tensor of shape (n_samples, n_features)
-            Integers become floats; float32 and float64 stay; half precision becomes float32.
+        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
+            Integers become floats; float32 and float64 stay; half precision becomes float32. A
+            memmap, a map-style Dataset or :class:`~concrete_kmeans.Parquet` of more than 256 MiB is
+            streamed: it may be larger than memory.
         y : ignored
         sample_weight : array or Tensor of shape (n_samples,), optional
             Not negative; 1 for each row by default.
@@ -240,14 +258,20 @@ class ConcreteKMeans(
         # Every step uses all rows when one batch holds them; merged, equal rows count as a weight.
         merge = int(rows.shape[0]) <= self.batch_size
         own, own_weight = merge_equal_rows(rows, weight) if merge else (rows, weight)
+        sample, sample_weight = self._init_sample(own, own_weight)
         with processes.split(n_init) as mine:
             generators = [torch.Generator(rows.device).manual_seed(seed + r) for r in mine]
-            first = self._first_centers(X, own, own_weight, generators, seed + mine.start)
+            first = self._first_centers(X, sample, sample_weight, generators, seed + mine.start)
             centers = processes.from_first(first)
-            solve = self._descend if self.algorithm == "concrete" else self._lloyd
-            centers, n_iter, stop = _of_all_teams(*solve(own, own_weight, centers, generators))
-        labels, _ = assign(rows, centers)
-        totals = inertia(rows, centers, labels, weight)
+            if self.algorithm == "concrete":
+                sigma = self._sigma(sample, sample_weight, centers)
+                found = self._descend(own, own_weight, centers, sigma, generators)
+            else:
+                found = self._lloyd(own, own_weight, centers)
+            centers, n_iter, stop = _of_all_teams(*found)
+        # of a stream, the labels of one restart are enough to hold
+        several = n_init > 1 and stream_of(rows) is not None
+        labels, totals = label_rows(rows, centers, sample_weight=weight, keep=not several)
         totals = totals.where(totals.isfinite(), torch.inf)
         best = int(totals.argmin())
         if not bool(totals[best].isfinite()):
@@ -255,27 +279,32 @@ class ConcreteKMeans(
                 f"training diverged: no restart ended with finite centers (gradient="
                 f"{self.gradient!r}, learning_rate={self.learning_rate!r}); lower the learning rate"
             )
+        own_labels = nearest_labels(rows, centers[best])[0] if several else labels[best]
         give = like_input(X)
         self.restarts_ = [
             Restart(seed + r, float(totals[r]), int(n_iter[r]), give(centers[r]))
             for r in range(n_init)
         ]
         self.cluster_centers_ = self.restarts_[best].cluster_centers
-        self.labels_ = give(labels[best])
+        self.labels_ = like_input(X, fresh=n_init == 1 or several)(own_labels)
         self.inertia_ = float(totals[best])
         self.n_iter_ = int(n_iter[best])
         self._online: Online | None = None
         if stop is not None:
             raise stop
-        self._warn_if_fewer_clusters(labels[best])
+        self._warn_if_fewer_clusters(own_labels)
 
     def _descend(
-        self, rows: Rows, weight: Tensor | None, centers: Tensor, generators: list[torch.Generator]
+        self,
+        rows: Rows,
+        weight: Tensor | None,
+        centers: Tensor,
+        sigma: Tensor,
+        generators: list[torch.Generator],
     ) -> tuple[Tensor, Tensor, Interrupted | None]:
         """Centres (R, K, D), steps (R,), and the interruption if there was one."""
-        sigma = self._sigma(rows, weight, centers)
         objective = ShallowObjective(centers, sigma, self.gradient)
-        batches = Batches(rows, weight, self.batch_size, generators)
+        batches = Batches(rows, weight, self.batch_size, generators, n_batches=self.max_iter)
         stop = None
         try:
             monitor = CentersAtRest(objective, self.tol, self.max_iter // 2, generators)
@@ -286,7 +315,7 @@ class ConcreteKMeans(
         return objective.centers.detach(), outcome.n_steps, stop
 
     def _lloyd(
-        self, rows: Rows, weight: Tensor | None, centers: Tensor, _: list[torch.Generator]
+        self, rows: Rows, weight: Tensor | None, centers: Tensor
     ) -> tuple[Tensor, Tensor, Interrupted | None]:
         if rows.shape[0] < self.n_clusters:  # fewer distinct rows than clusters: all are centres
             return centers, torch.ones(len(centers), dtype=torch.int64), None
@@ -301,7 +330,7 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix or Tensor of shape (n_samples, n_features)
+        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
             At least ``n_clusters`` rows in the first call. Taken in batches of ``batch_size``.
         y : ignored
         sample_weight : array or Tensor of shape (n_samples,), optional
@@ -321,8 +350,10 @@ class ConcreteKMeans(
         if first:
             seed = processes.number_from_first(seed_from(self.random_state))
             generators = [torch.Generator(rows.device).manual_seed(seed)]
-            centers = self._first_centers(X, rows, weight, generators, seed)
-            state = Online(0, self._sigma(rows, weight, centers), None, generators[0].get_state())
+            sample, sample_weight = self._init_sample(rows, weight)
+            centers = self._first_centers(X, sample, sample_weight, generators, seed)
+            sigma = self._sigma(sample, sample_weight, centers)
+            state = Online(0, sigma, None, generators[0].get_state())
         else:
             centers = self._centers_for(rows).unsqueeze(0)
             state = self._online_state(rows, weight, centers)
@@ -339,30 +370,29 @@ class ConcreteKMeans(
         taken = state.n_steps + n_steps
         state = Online(taken, state.sigma, objective.shares, generator.get_state())
         centers = objective.centers.detach()
-        labels, _ = assign(rows, centers)
+        labels, total = label_rows(rows, centers, sample_weight=weight)
         give = like_input(X)
         self.cluster_centers_ = give(centers[0])
-        self.labels_ = give(labels[0])
-        self.inertia_ = float(inertia(rows, centers, labels, weight))
+        self.labels_ = like_input(X, fresh=True)(labels[0])
+        self.inertia_ = float(total)
         self.n_iter_ = state.n_steps
         self._online = state
 
     def _first_centers(
         self,
         X: Any,
-        rows: Rows,
+        sample: Rows,
         weight: Tensor | None,
         generators: list[torch.Generator],
         seed: int,
     ) -> Tensor:
-        """First centres (R, K, D)."""
-        n, R = int(rows.shape[0]), len(generators)
+        """First centres (R, K, D), from a sample of the rows."""
+        n, R = int(sample.shape[0]), len(generators)
         if callable(self.init) or not isinstance(self.init, str):
-            return self._given_centers(X, rows, R, seed)
+            return self._given_centers(X, sample, R, seed)
         if n < self.n_clusters:  # fewer distinct rows than clusters, merged by fit
-            repeated = rows[torch.arange(self.n_clusters, device=rows.device) % n]
+            repeated = sample[torch.arange(self.n_clusters, device=sample.device) % n]
             return repeated.expand(R, -1, -1)
-        sample, weight = self._init_sample(rows, weight)
         if self.init == "k-means++":
             centers, _ = kmeans_plusplus(
                 sample, self.n_clusters, generators=generators, sample_weight=weight
@@ -372,7 +402,7 @@ class ConcreteKMeans(
         for generator in generators:
             # the K smallest of exponential draws over the weights: a weighted draw of K rows
             # without replacement, and without the limit of torch.multinomial
-            draw = torch.empty(int(sample.shape[0]), dtype=torch.float64, device=rows.device)
+            draw = torch.empty(n, dtype=torch.float64, device=sample.device)
             draw.exponential_(generator=generator)
             draw = draw if weight is None else draw / weight
             picks.append(draw.topk(self.n_clusters, largest=False).indices)
@@ -408,25 +438,24 @@ class ConcreteKMeans(
 
     def _init_sample(self, rows: Rows, weight: Tensor | None) -> tuple[Rows, Tensor | None]:
         """The rows that k-means++ and sigma look at: the same for every seed, so shared by all."""
-        n = int(rows.shape[0])
+        n, streamed = int(rows.shape[0]), stream_of(rows) is not None
         size = max(INIT_SIZE, INIT_ROWS_PER_CLUSTER * self.n_clusters)
         if self.init_size != "auto":
             size = max(check_positive_int("init_size", self.init_size), self.n_clusters)
-        if n <= size or self.algorithm == "lloyd":
+        if n <= size or (self.algorithm == "lloyd" and not streamed):
             return rows, weight
         fixed = torch.Generator().manual_seed(0)
         index = torch.randint(n, (size,), generator=fixed)
-        if n <= Batches.max_shuffled:
+        if n <= Batches.max_shuffled and not streamed:
             index = torch.randperm(n, generator=fixed)[:size]
         index = index.to(rows.device)
         return rows[index], None if weight is None else weight[index]
 
-    def _sigma(self, rows: Rows, weight: Tensor | None, centers: Tensor) -> Tensor:
-        """Sigma of each restart, (R,)."""
+    def _sigma(self, sample: Rows, weight: Tensor | None, centers: Tensor) -> Tensor:
+        """Sigma of each restart, (R,), from a sample of the rows."""
         if self.sigma != "auto":
             sigma = check_positive("sigma", self.sigma, also="'auto'")
             return torch.full((len(centers),), sigma, dtype=centers.dtype, device=centers.device)
-        sample, weight = self._init_sample(rows, weight)
         _, distances = assign(sample, centers)
         if weight is not None:
             distances = distances * (weight / weight.mean())
@@ -442,7 +471,8 @@ class ConcreteKMeans(
         start, end = start_and_end("learning_rate", self.learning_rate)
         taken = int(InverseTime.slow * start / end)
         generator = torch.Generator(rows.device).manual_seed(seed_from(self.random_state))
-        return Online(taken, self._sigma(rows, weight, centers), None, generator.get_state())
+        sigma = self._sigma(*self._init_sample(rows, weight), centers)
+        return Online(taken, sigma, None, generator.get_state())
 
     def _settings(self) -> Settings:
         n = self.max_iter
@@ -460,22 +490,21 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix or Tensor of shape (n_samples, n_features)
+        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
 
         Returns
         -------
         labels : array, or Tensor on the device of X, of shape (n_samples,), int32
         """
         X, rows = self._check_new_input(X)
-        labels, _ = assign(rows, self._centers_for(rows))
-        return like_input(X)(labels[0])
+        return like_input(X, fresh=True)(nearest_labels(rows, self._centers_for(rows))[0])
 
     def transform(self, X: Any) -> Array:
         """Distance of each row to each centre.
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix or Tensor of shape (n_samples, n_features)
+        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
 
         Returns
         -------
@@ -493,7 +522,7 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix or Tensor of shape (n_samples, n_features)
+        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
         y : ignored
         sample_weight : array or Tensor of shape (n_samples,), optional
 
@@ -501,18 +530,24 @@ class ConcreteKMeans(
         -------
         float
         """
-        X, rows = self._check_new_input(X)
-        centers = self._centers_for(rows)
-        labels, _ = assign(rows, centers)
-        return -float(inertia(rows, centers, labels, self._check_weight(sample_weight, X, rows)))
+        _, rows = self._check_new_input(X)
+        weight = self._check_weight(sample_weight, rows)
+        _, total = label_rows(rows, self._centers_for(rows), sample_weight=weight, keep=False)
+        return -float(total)
 
     @torch.inference_mode()
     def _distances(self, rows: Rows) -> Tensor:
-        centers, n = self._centers_for(rows), int(rows.shape[0])
-        out = torch.empty(n, len(centers), dtype=rows.dtype, device=rows.device)
-        for start in range(0, n, CHUNK_ROWS):
-            stop = min(start + CHUNK_ROWS, n)
-            out[start:stop] = F.squared_distances(rows[start:stop], centers).sqrt_()
+        centers = self._centers_for(rows)
+        out = torch.empty(int(rows.shape[0]), len(centers), dtype=rows.dtype, device=rows.device)
+        parts = Parts()
+        for begin, end, piece in chunks_of(rows, CHUNK_ROWS):
+
+            def compute(start: int, stop: int, begin: int = begin, piece: Tensor = piece) -> None:
+                found = F.squared_distances(piece[start:stop], centers).sqrt_()
+                out[begin + start : begin + stop] = found
+
+            for _ in parts(end - begin, compute):
+                pass
         return out
 
     # ----------------------------------------------------------------------------------------------
@@ -552,9 +587,10 @@ class ConcreteKMeans(
         self, X: Any, sample_weight: Any, *, first: bool = True
     ) -> tuple[Any, Rows, Tensor | None]:
         X, rows = self._checked(X, reset=first)
-        weight = self._check_weight(sample_weight, X, rows)
+        weight = self._check_weight(sample_weight, rows)
         if first and int(rows.shape[0]) < self.n_clusters:
             raise ValueError(f"n_samples={rows.shape[0]} should be >= n_clusters={self.n_clusters}")
+        check_batch_size(rows, self.batch_size)
         return X, rows, weight
 
     def _check_new_input(self, X: Any) -> tuple[Any, Rows]:
@@ -563,28 +599,25 @@ class ConcreteKMeans(
 
     def _checked(self, X: Any, *, reset: bool) -> tuple[Any, Rows]:
         device = resolve_device(self.device, X)
+        if streams(X):
+            rows = open_rows(X, device=device, dtype=float_type(X)).rows
+            check_features(self, X, int(rows.shape[1]), reset=reset)
+            return X, rows
         if isinstance(X, Tensor):
             X = check_tensor(X)
-            if reset:
-                self.n_features_in_ = int(X.shape[1])
-                self.__dict__.pop("feature_names_in_", None)
-            elif X.shape[1] != self.n_features_in_:
-                raise ValueError(
-                    f"X has {X.shape[1]} features, but {type(self).__name__} is expecting "
-                    f"{self.n_features_in_} features as input"
-                )
+            check_features(self, X, int(X.shape[1]), reset=reset)
         else:
             X = validated(self, X, reset=reset, dtype=[np.float64, np.float32], order="C")
         return X, as_rows(X, device)
 
-    def _check_weight(self, sample_weight: Any, X: Any, rows: Rows) -> Tensor | None:
+    def _check_weight(self, sample_weight: Any, rows: Rows) -> Tensor | None:
         if sample_weight is None:
             return None
         if isinstance(sample_weight, Tensor):
             sample_weight = sample_weight.detach().cpu().numpy()
         if isinstance(sample_weight, numbers.Number):  # scikit-learn would not look at it
             sample_weight = check_positive("sample_weight", sample_weight, also="one a row")
-        like = X if not isinstance(X, Tensor) else np.empty((X.shape[0], 0))
+        like = np.empty((int(rows.shape[0]), 0))
         checked = _check_sample_weight(
             sample_weight, like, dtype=np.float64, ensure_non_negative=True
         )
@@ -600,7 +633,7 @@ class ConcreteKMeans(
         return centers.to(dtype=rows.dtype, device=rows.device)
 
     def _warn_if_fewer_clusters(self, labels: Tensor) -> None:
-        found = int((torch.bincount(labels.long()) > 0).sum())
+        found = int((torch.bincount(labels) > 0).sum())
         if found < self.n_clusters:
             warnings.warn(
                 f"Number of distinct clusters ({found}) found smaller than n_clusters "
