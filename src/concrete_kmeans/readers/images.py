@@ -152,7 +152,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _own_limit(image: Any, most: int) -> Iterator[None]:
-    """Pillow's limit out of the way of ours, which may be larger; what it logs is raised as well."""
+    """Pillow's limit out of the way of ours, which may be larger; what it logs is raised too."""
     before, image.MAX_IMAGE_PIXELS = image.MAX_IMAGE_PIXELS, most
     logger = logging.getLogger("PIL")
     level = logger.level
