@@ -16,9 +16,7 @@ import argparse
 import json
 import math
 import statistics
-import sys
 import time
-import types
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -31,7 +29,7 @@ from sklearn import datasets as bundled
 
 from concrete_kmeans import datasets, metrics
 from concrete_kmeans.experiments import deep, results, tables
-from measure import RESULTS
+from measure import RESULTS, without_torchvision
 
 DOC = Path(__file__).parents[1] / "docs" / "deep.md"
 TABLES = ("digits", "pendigits", "satimage", "letter", "segment", "vowel", "usps")
@@ -112,9 +110,7 @@ def run_digits(options: argparse.Namespace) -> None:
 
 def clustpy(method: str, X: np.ndarray, y: np.ndarray, k: int, n_seeds: int) -> dict[str, Any]:
     """A method of ClustPy with its defaults, on rows scaled as ours are."""
-    # it imports torchvision for data sets that are not used here
-    for module in ("torchvision", "torchvision.transforms", "torchvision.datasets"):
-        sys.modules.setdefault(module, types.ModuleType(module))
+    without_torchvision()
     import clustpy.deep
 
     kind = getattr(clustpy.deep, method.removeprefix("clustpy-").upper())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import platform
@@ -16,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -101,6 +103,22 @@ def merged(name: str, key: str, result: dict[str, Any], *, quick: bool, device: 
 
 
 # ------------------------------------------------------------------ inside a contender's process
+
+
+class _StandIn(types.ModuleType):
+    """A module that has an empty class under every name."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__init__": lambda *_, **__: None})
+
+
+def without_torchvision() -> None:
+    """Let ClustPy be imported where torchvision is not installed: of no use for rows."""
+    if importlib.util.find_spec("torchvision") is None:
+        for module in ("", ".transforms", ".datasets", ".models", ".models._api"):
+            sys.modules[f"torchvision{module}"] = _StandIn(f"torchvision{module}")
 
 
 def memory(field: str) -> float:

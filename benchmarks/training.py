@@ -7,12 +7,10 @@ same number format; the arithmetic of an epoch is counted from the shapes.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import sys
 import tempfile
 import time
-import types
 import warnings
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from limits import copy_rate, limit_of, product_rate
-from measure import compare, parser, serve, synchronize, write
+from measure import compare, parser, serve, synchronize, without_torchvision, write
 
 WIDTHS, BATCH, K = (784, 500, 500, 2000, 10), 256, 10
 #: Epochs that are timed, after one that is not.
@@ -120,20 +118,9 @@ def plain(
     return _epoch(seconds[1:], len(X))
 
 
-class _StandIn(types.ModuleType):
-    """A module that has an empty class under every name."""
-
-    def __getattr__(self, name: str) -> type:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {"__init__": lambda *_, **__: None})
-
-
 def clustpy(rows: str, device: str, name: str) -> dict[str, Any]:  # noqa: ARG001
     """What one more epoch of clustering costs; the network is the same by its defaults."""
-    if importlib.util.find_spec("torchvision") is None:  # imported by ClustPy, of no use for rows
-        for module in ("", ".transforms", ".datasets", ".models", ".models._api"):
-            sys.modules[f"torchvision{module}"] = _StandIn(f"torchvision{module}")
+    without_torchvision()
     import clustpy.deep
 
     X = np.load(rows)
