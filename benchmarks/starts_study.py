@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,43 +24,37 @@ from concrete_kmeans.graph import nearest_neighbours
 from deep import DOC, TABLES, load
 from measure import RESULTS
 
-Partition = Callable[[Any, Tensor, torch.Generator], Tensor]
-
-PARTITIONS: dict[str, Partition] = {
-    "k-means": lambda sample, points, generator: sample.kmeans(points, generator),
-    "full mixture": lambda sample, points, generator: (
-        starts.STARTS["mixture"](sample, points, generator, 1.0).labels
-    ),
-    "half-way mixture": lambda sample, points, generator: sample.mixture(points, generator),
-    "graph, K vectors": lambda sample, points, generator: sample.kmeans(
-        torch.nn.functional.normalize(
-            sample.spectrum_of(points).vectors[:, : sample.n_clusters], dim=1
-        ),
-        generator,
-    ),
-    "graph": lambda sample, points, generator: starts.consensus(
-        torch.stack([*sample.cuts(sample.spectrum_of(points), generator)]),
-        sample.n_clusters,
-        generator,
-    ),
-}
-#: Candidates that make no sense or cost too much: covariances of all features.
-LEFT_OUT = {("rows", "full mixture"), ("rows", "half-way mixture")}
+#: Spectral vectors of a cut, in numbers of clusters, by k-means and by a mixture.
+CUTS = (1.0, 1.5, 2.0)
 
 
 def candidates(sample: Any, codes: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    """Partitions of a sample, by name; every single cut of the whitened code's graph only."""
+    found: dict[str, Tensor] = {}
     spaces = {
         "rows": sample.rows,
         "components": sample.principal,
         "code": codes,
         "whitened code": sample.whitened(codes, generator),
     }
-    return {
-        f"{partition} of the {space}": make(sample, points, generator)
-        for space, points in spaces.items()
-        for partition, make in PARTITIONS.items()
-        if (space, partition) not in LEFT_OUT
-    }
+    for space, points in spaces.items():
+        spectrum = sample.spectrum if space == "rows" else sample.spectrum_of(points)
+        found[f"k-means of the {space}"] = sample.kmeans(points, generator)
+        if space != "rows":  # covariances of all features cost too much
+            full = starts.STARTS["mixture"](sample, points, generator, 1.0).labels
+            found[f"full mixture of the {space}"] = full
+            found[f"half-way mixture of the {space}"] = sample.mixture(points, generator)
+        for number in CUTS if space == "whitened code" else CUTS[:1]:
+            size = int(number * sample.n_clusters)
+            vectors = torch.nn.functional.normalize(spectrum.vectors[:, :size], dim=1)
+            name = f"graph of the {space}, {'' if number == 1 else f'{number:g} '}K vectors"
+            found[name] = sample.kmeans(vectors, generator)
+            if space == "whitened code":
+                found[f"{name}, mixture"] = sample.mixture(vectors, generator)
+        cuts = torch.stack([*sample.cuts(spectrum, generator)])
+        four = starts.consensus(cuts, sample.n_clusters, generator)
+        found[f"graph of the {space}, four cuts"] = four
+    return found
 
 
 def neighbour_information(labels: np.ndarray, neighbours: np.ndarray, k: int) -> float:
@@ -98,6 +91,11 @@ def criteria(
     }
 
 
+def single_one(title: str) -> bool:
+    """Whether a candidate is one partition, no consensus."""
+    return not title.startswith(("consensus", "as shipped"))
+
+
 def study(name: str, n_seeds: int, device: str) -> dict[str, Any]:
     X, y, k = load(name, device)
     fitted = AutoencoderKMeans(k, n_init=n_seeds, random_state=0).fit(X)
@@ -116,11 +114,16 @@ def study(name: str, n_seeds: int, device: str) -> dict[str, Any]:
         generator = torch.Generator(every.device).manual_seed(r)
         codes = every[r, index]
         found = candidates(sample, codes, generator)
-        for gain, title in ((0.0, "consensus of the code"), (1.0, "consensus of both")):
+        shipped = (
+            (0.0, "consensus of the code"),
+            (1.0, "consensus of both"),
+            (model.gains[r], "as shipped"),
+        )
+        for gain, title in shipped:
             found[title] = starts.STARTS["consensus"](sample, codes, generator, gain).labels
         labels = {title: part.cpu().numpy() for title, part in found.items()}
         near_codes = nearest_neighbours(codes, codes, 10, same=True).cpu().numpy()
-        single = {title: part for title, part in labels.items() if "consensus" not in title}
+        single = {title: part for title, part in labels.items() if single_one(title)}
         runs.append(
             {
                 "seed": r,
@@ -157,7 +160,7 @@ def summary(cells: dict[str, Any]) -> tuple[str, str]:
     lost: dict[str, list[float]] = {}
     for name in names:
         runs = cells[name]["runs"]
-        singles = [t for t in titles if "consensus" not in t]
+        singles = [*filter(single_one, titles)]
         best = max(mean[name][t] for t in singles)
         for criterion in runs[0]["criteria"]:
             picked = [

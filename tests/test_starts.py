@@ -344,3 +344,20 @@ def test_components_of_wide_rows_are_those_of_the_covariance(monkeypatch):
     np.testing.assert_allclose(mean, X.mean(0))
     expected = PCA(4).fit(X).components_
     np.testing.assert_allclose(np.abs(expected @ components.numpy()), np.eye(4), atol=1e-3)
+
+
+def test_k_means_has_the_last_word_where_clusters_are_round():
+    rows, _ = blobs(n=900, centers=6, d=16, std=4.0)
+    codes = rows[:, :3].unsqueeze(0)  # a poor one
+    found = find_start("consensus", rows, codes, 6, generators(0), [1.5]).labels[0]
+    judge = KMeans(6, n_init=10, random_state=0).fit(rows.numpy())
+    assert adjusted_rand_score(judge.labels_, found.numpy()) == 1.0
+
+
+def test_and_not_where_they_are_not():
+    X, y = make_moons(600, noise=0.04, random_state=0)
+    rows = torch.from_numpy(X).float()
+    found = find_start("consensus", rows, rows.unsqueeze(0), 2, generators(0)).labels[0]
+    judge = KMeans(2, n_init=10, random_state=0).fit(X)
+    assert adjusted_rand_score(judge.labels_, found.numpy()) < starts.ROUND
+    assert adjusted_rand_score(y, found.numpy()) > adjusted_rand_score(y, judge.labels_) + 0.2

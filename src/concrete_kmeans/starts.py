@@ -18,6 +18,7 @@ from concrete_kmeans import functional as F
 from concrete_kmeans import processes
 from concrete_kmeans.graph import kept, nearest_neighbours, neighbour_graph, spectral_vectors, vote
 from concrete_kmeans.lloyd import LloydResult, Rows, kmeans_plusplus, lloyd
+from concrete_kmeans.metrics import ari
 from concrete_kmeans.mixture import children, mixture_start
 from concrete_kmeans.networks import principal_components
 
@@ -69,6 +70,10 @@ MAX_MIXTURE = 2**17
 #: Weight of k-means on the rows in the consensus, beside one for each of the others. More of it
 #: costs NMI where clusters are not round, less where they are.
 KMEANS_WEIGHT = 1.0 / 3.0
+#: Adjusted Rand index of the consensus and k-means on the rows from which clusters are taken for
+#: round, and k-means is right about their borders. It is 0.99 and more for blobs, 0.96 for iris,
+#: where k-means is 5 points of NMI behind, and less for all data sets of docs/deep.md.
+ROUND = 0.98
 
 
 class Start(NamedTuple):
@@ -286,10 +291,11 @@ def _consensus(sample: Sample, codes: Tensor, generator: torch.Generator, gain: 
     """Consensus of partitions of the code, of the rows, or of both.
 
     Where the code tells more of a row than principal components do, it is trusted alone; where it
-    is no smaller than the row, the rows are; else both are asked.
+    is no smaller than the row, the rows are; else both are asked. Where they say what k-means on
+    the rows says but for a few rows between clusters, k-means has the last word.
     """
     members: list[tuple[float, Tensor]] = []
-    convex = False
+    convex, by_kmeans = False, None
     if codes.shape[1] < sample.rows.shape[1]:
         white = sample.whitened(codes, generator)
         members, are_cuts = sample.members(white, sample.spectrum_of(white), generator)
@@ -297,12 +303,13 @@ def _consensus(sample: Sample, codes: Tensor, generator: torch.Generator, gain: 
     if gain >= 1.0 or not members:
         convex = False
         members += sample.members(sample.rows, sample.spectrum, generator)[0]
-        members += [
-            (1.0, sample.mixture(sample.principal, generator)),
-            (KMEANS_WEIGHT, sample.kmeans(sample.rows, generator)),
-        ]
+        members += [(1.0, sample.mixture(sample.principal, generator))]
+        by_kmeans = sample.kmeans(sample.rows, generator)
+        members += [(KMEANS_WEIGHT, by_kmeans)]
     weights, labels = zip(*members, strict=True)
     found = consensus(torch.stack(labels), sample.n_clusters, generator, weights)
+    if by_kmeans is not None and ari(found, by_kmeans) >= ROUND:
+        found = by_kmeans
     return Partition(found, convex)
 
 
