@@ -160,10 +160,7 @@ def report(_: argparse.Namespace) -> None:
 def into_document(text: str) -> str:
     """The page with its tables made again from the committed results."""
     for name, make in REPORTS.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        if begin in text:
-            before, rest = text.split(begin)
-            text = before + begin + "\n\n" + make() + "\n" + end + rest.split(end)[1]
+        text = tables.into_page(text, name, f"\n\n{make()}\n")
     return text
 
 

@@ -17,10 +17,10 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 
 from concrete_kmeans import ConcreteKMeans, datasets
 from concrete_kmeans.estimators import shallow
+from concrete_kmeans.experiments import tables
 from measure import RESULTS, write
 
 DOC = Path(__file__).parents[1] / "docs" / "shallow.md"
-BEGIN, END = "<!-- study: begin -->", "<!-- study: end -->"
 SETS = (
     "digits",
     "pendigits",
@@ -93,8 +93,7 @@ def table(study: dict[str, Any]) -> str:
 
 
 def into_document(text: str, content: str) -> str:
-    head, rest = text.split(BEGIN)
-    return f"{head}{BEGIN}\n{content}\n{END}{rest.split(END)[1]}"
+    return tables.into_page(text, "study", f"\n{content}\n")
 
 
 if __name__ == "__main__":

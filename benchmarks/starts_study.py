@@ -175,16 +175,18 @@ def summary(cells: dict[str, Any]) -> tuple[str, str]:
     return starts_table, tables.markdown(["criterion", *names, "mean"], rows)
 
 
+def into_document(text: str, record: dict[str, Any]) -> str:
+    """The page with the tables of a study in it."""
+    for name, table in zip(("starts", "criteria"), summary(record["cells"]), strict=True):
+        text = tables.into_page(text, name, f"\n\n{table}\n")
+    return text
+
+
 def report(path: Path) -> None:
     record = results.load(path)
     if record is None:
         raise SystemExit(f"{path} is missing: run the study first")
-    text = DOC.read_text("utf-8")
-    for name, table in zip(("starts", "criteria"), summary(record["cells"]), strict=True):
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, rest = text.split(begin)
-        text = before + begin + "\n\n" + table + "\n" + end + rest.split(end)[1]
-    results.write_text(DOC, text)
+    results.write_text(DOC, into_document(DOC.read_text("utf-8"), record))
 
 
 def main() -> None:

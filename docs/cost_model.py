@@ -172,9 +172,7 @@ PARTS = {"checked": checked, "predicted": predicted}
 def made(text: str) -> str:
     """The page with its parts made again."""
     for name, make in PARTS.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        head, rest = text.split(begin)
-        text = f"{head}{begin}\n\n{make()}\n{end}{rest.split(end)[1]}"
+        text = tables.into_page(text, name, f"\n\n{make()}\n")
     return text
 
 

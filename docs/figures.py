@@ -10,13 +10,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from concrete_kmeans.experiments import tables
+
 ROOT = Path(__file__).parents[1]
 TABLE1 = ROOT / "docs" / "results" / "table1.json"
 LLOYD = ROOT / "benchmarks" / "results" / "lloyd.json"
 SHALLOW = ROOT / "benchmarks" / "results" / "shallow.json"
 IMAGE = ROOT / "docs" / "images" / "inertia.svg"
 README = ROOT / "README.md"
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 WIDTH, LEFT, TOP, STEP = 760, 100, 64, 27
 LOW, HIGH = 0.90, 1.02  # of the axis; ratios below are drawn at its edge
@@ -140,8 +141,7 @@ def summary(table: dict[str, Any], lloyd: dict[str, Any], shallow: dict[str, Any
 
 def into_readme(text: str, content: str) -> str:
     """The README with its figures replaced."""
-    head, rest = text.split(BEGIN)
-    return f"{head}{BEGIN}\n{content}\n{END}{rest.split(END)[1]}"
+    return tables.into_page(text, "figures", f"\n{content}\n")
 
 
 def make() -> tuple[str, str]:

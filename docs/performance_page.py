@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from concrete_kmeans.experiments import tables
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -398,14 +400,12 @@ def pictures() -> dict[str, str]:
 def made(page: str, images: dict[str, str]) -> str:
     """The page with its parts made again; a picture stands under its part."""
     for name, make in PARTS.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        head, rest = page.split(begin)
         shown = "".join(
             f"\n![{image[6:-4].replace('-', ' ')}](images/{image})\n"
             for image in images
             if image.startswith(f"speed-{name}")
         )
-        page = f"{head}{begin}\n\n{make()}{shown}\n{end}{rest.split(end)[1]}"
+        page = tables.into_page(page, name, f"\n\n{make()}{shown}\n")
     return page
 
 

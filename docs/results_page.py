@@ -66,9 +66,7 @@ def made(text: str, parts: dict[str, Callable[[Record], str]] | None = None) -> 
     for name, make in (PARTS if parts is None else parts).items():
         record = results.load(FOLDER / f"{name}.json")
         if record is not None:
-            begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-            head, rest = text.split(begin)
-            text = f"{head}{begin}\n\n{make(record)}\n{end}{rest.split(end)[1]}"
+            text = tables.into_page(text, name, f"\n\n{make(record)}\n")
     return text
 
 

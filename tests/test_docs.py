@@ -159,6 +159,14 @@ def test_tables_of_deep_clustering_are_those_of_the_committed_results(monkeypatc
     assert deep.into_document(text) == text
 
 
+def test_starts_are_those_of_the_committed_study(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    study = load(ROOT / "benchmarks" / "starts_study.py")
+    record = json.loads((study.RESULTS / "starts_study.json").read_text())
+    text = study.DOC.read_text()
+    assert study.into_document(text, record) == text
+
+
 def test_page_of_results_is_that_of_the_committed_results():
     page = load(ROOT / "docs" / "results_page.py")
     text = page.PAGE.read_text("utf-8")

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from rich import box
 from rich.table import Table
 
-__all__ = ["Cells", "escape", "latex", "markdown", "spread", "terminal"]
+__all__ = ["Cells", "escape", "into_page", "latex", "markdown", "spread", "terminal"]
 
 #: A header, and rows of as many cells.
 Cells: TypeAlias = tuple[list[str], list[list[str]]]
@@ -51,6 +51,18 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int 
         ]
         lines.append(f"| {' | '.join(padded)} |\n")
     return "".join(lines)
+
+
+def into_page(text: str, name: str, content: str) -> str:
+    """A page with other content between the marks of a part of it.
+
+    >>> page = "Scores: <!-- scores: begin -->old<!-- scores: end --> of 2026."
+    >>> into_page(page, "scores", "new")
+    'Scores: <!-- scores: begin -->new<!-- scores: end --> of 2026.'
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    head, rest = text.split(begin)
+    return f"{head}{begin}{content}{end}{rest.split(end)[1]}"
 
 
 def latex(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
