@@ -361,3 +361,20 @@ def test_and_not_where_they_are_not():
     judge = KMeans(2, n_init=10, random_state=0).fit(X)
     assert adjusted_rand_score(judge.labels_, found.numpy()) < starts.ROUND
     assert adjusted_rand_score(y, found.numpy()) > adjusted_rand_score(y, judge.labels_) + 0.2
+
+
+def test_equal_rows_have_no_graph():
+    """Ten patterns of seven binary features, some flipped: neighbours are equal rows."""
+    draw = torch.Generator().manual_seed(0)
+    patterns = torch.randperm(128, generator=draw)[:10].unsqueeze(1) >> torch.arange(7) & 1
+    y = torch.arange(600) % 10
+    flipped = torch.rand(600, 7, generator=draw) < 0.06
+    rows = (patterns[y] ^ flipped.long()).float()
+    sample = starts.Sample(rows, 10)
+    assert sample.distinct == len(np.unique(rows.numpy(), axis=0)) / 600 < 0.2
+    members, are_cuts = sample.members(rows, generators(0)[0])
+    assert not are_cuts
+    assert len(members) == starts.N_DRAWS
+    found = find_start("consensus", rows, rows.unsqueeze(0), 10, generators(0)).labels[0]
+    judge = KMeans(10, n_init=10, random_state=0).fit(rows.numpy())
+    assert nmi(y, found.numpy()) >= nmi(y, judge.labels_) - 0.02

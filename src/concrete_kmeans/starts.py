@@ -62,6 +62,10 @@ VECTORS = (1.25, 1.5, 1.75, 2.0)
 #: draws of k-means are asked then. The code of 20 Newsgroups keeps 0.87; of digits, USPS, MNIST,
 #: pendigits, satimage, segment 0.95 and more, of vowel 0.91.
 LEAST_KEPT = 0.89
+#: Part of the rows that must be distinct for a graph to be asked at all: equal rows are neighbours
+#: of one another and of nobody else. Of 500 rows of seven binary features (led7digit) 85 are
+#: distinct, and cuts lose 8 points of NMI against k-means. Of letter, 0.95 are.
+LEAST_DISTINCT = 0.5
 #: Draws of k-means in their consensus. On 20 Newsgroups 15 restarts agree with one another to an
 #: ARI of 0.475 with 30 of them, and 0.493 with 100.
 N_DRAWS = 100
@@ -181,6 +185,14 @@ class Sample:
         self.rows, self.n_clusters = rows, n_clusters
         self._spectrum: Spectrum | None = None
         self._principal: Tensor | None = None
+        self._distinct: float | None = None
+
+    @property
+    def distinct(self) -> float:
+        """Part of the rows that would be left if of equal ones one were kept."""
+        if self._distinct is None:
+            self._distinct = len(torch.unique(self.rows, dim=0)) / len(self.rows)
+        return self._distinct
 
     @property
     def spectrum(self) -> Spectrum:
@@ -224,16 +236,21 @@ class Sample:
         return list(lloyd(points, first).labels.long())
 
     def members(
-        self, points: Tensor, spectrum: Spectrum, generator: torch.Generator
+        self, points: Tensor, generator: torch.Generator
     ) -> tuple[list[tuple[float, Tensor]], bool]:
-        """Partitions of points (S, d), with weights; and whether they are cuts of the graph.
+        """Partitions of points (S, d), with weights; and whether they are cuts of their graph.
 
         They are if the graph has clusters, or else draws of k-means.
         """
-        cuts = self.cuts(spectrum, generator)
-        first = next(cuts)
-        trusted = kept(spectrum.graph, first.cpu().numpy()) >= LEAST_KEPT
-        found = [first, *cuts] if trusted else self.draws(points, generator)
+        found: list[Tensor] = []
+        if self.distinct >= LEAST_DISTINCT:
+            spectrum = self.spectrum if points is self.rows else self.spectrum_of(points)
+            cuts = self.cuts(spectrum, generator)
+            first = next(cuts)
+            if kept(spectrum.graph, first.cpu().numpy()) >= LEAST_KEPT:
+                found = [first, *cuts]
+        trusted = bool(found)
+        found = found or self.draws(points, generator)
         return [(len(VECTORS) / len(found), labels) for labels in found], trusted
 
     def kmeans(self, points: Tensor, generator: torch.Generator) -> Tensor:
@@ -298,11 +315,11 @@ def _consensus(sample: Sample, codes: Tensor, generator: torch.Generator, gain: 
     convex, by_kmeans = False, None
     if codes.shape[1] < sample.rows.shape[1]:
         white = sample.whitened(codes, generator)
-        members, are_cuts = sample.members(white, sample.spectrum_of(white), generator)
+        members, are_cuts = sample.members(white, generator)
         convex = not are_cuts
     if gain >= 1.0 or not members:
         convex = False
-        members += sample.members(sample.rows, sample.spectrum, generator)[0]
+        members += sample.members(sample.rows, generator)[0]
         members += [(1.0, sample.mixture(sample.principal, generator))]
         by_kmeans = sample.kmeans(sample.rows, generator)
         members += [(KMEANS_WEIGHT, by_kmeans)]
