@@ -14,6 +14,14 @@ ROOT = Path(__file__).parents[1]
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 LINK = re.compile(r"\]\(((?:\.\./)+[^)#]+)\)")
 README_PART = "<!-- from the README: figures -->"
+#: Pages that lie outside docs/, where a repository has them, and their names in the site.
+OUTSIDE = {"SECURITY.md": "security.md"}
+
+
+def on_files(files: Any, *, config: Any) -> None:
+    """Make the pages outside docs/ pages of the site; one that is only linked has no frame."""
+    for source, name in OUTSIDE.items():
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / source)))
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
@@ -28,7 +36,10 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         inside = target.is_relative_to(config.docs_dir)
         if inside or not (target.is_file() and target.is_relative_to(ROOT)):
             return found[0]
-        name = f"source/{target.relative_to(ROOT).as_posix()}"
+        source = target.relative_to(ROOT).as_posix()
+        if target.suffix == ".md" and source not in OUTSIDE:
+            return found[0]  # MkDocs warns of it: a page has to be named above
+        name = OUTSIDE.get(source, f"source/{source}")
         if files.get_file_from_path(name) is None:
             files.append(File.generated(config, name, abs_src_path=str(target)))
         return f"]({'../' * page.file.src_uri.count('/')}{name})"

@@ -142,3 +142,11 @@ class TestInput:
     def test_few_and_equal_rows(self):
         assert choose_k(BLOBS[:4], (2, 3)).chosen in (2, 3)
         assert choose_k(np.ones((30, 2)), (2, 3)).scores["Silhouette"] == [0.0, 0.0]
+
+    @pytest.mark.parametrize("different", [1, 2, 3])
+    def test_clusters_that_would_be_empty_are_not_chosen(self, different):
+        """Every half repeats them, perfectly."""
+        rows = np.repeat(5.0 * np.arange(different)[:, None] ** 2, 20, 0)
+        curve = choose_k(rows, range(2, 8))
+        assert curve.chosen == max(2, different)
+        assert curve.reasons[-1].startswith("Of other numbers some clusters are empty")

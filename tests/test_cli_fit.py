@@ -324,8 +324,12 @@ class TestChoice:
     def test_too_few_rows(self, tmp_path):
         np.save(tmp_path / "a.npy", X[:6])
         start = ["fit", tmp_path / "a.npy", "-k", "auto", "-o", tmp_path / "r", *KM]
-        fails(*start, match="20 clusters cannot be tried on 6 rows: --k-range 2:5 at most")
-        ok(*start, "--k-range", "2:5")
+        asked = (*start, "--k-range", "2:6")
+        fails(*asked, match="6 clusters cannot be tried on 6 rows: --k-range 2:5 at most")
+        ok(*start)  # 2:20, as far as there are rows
+        assert config_of(tmp_path / "r")["run"]["k_curve"]["k"] == [2, 3, 4, 5]
+        np.save(tmp_path / "a.npy", X[:3])
+        fails(*start, "--overwrite", match="-k auto needs at least 4 rows to choose by, got 3")
 
 
 class TestConfig:
@@ -733,7 +737,7 @@ class TestFaults:
             ("t.csv", ["--embed", "m"], "column 'text' is not among"),
             ("t.csv", ["--embed", "m", "--text-column", "name"], "needs sentence_transformers"),
             ("a.npy", ["--embed", "m"], "--embed has no meaning here"),
-            ("t.csv", ["-k", "91"], "91 clusters cannot be made of 90 rows"),
+            ("t.csv", ["-k", "91", "--drop", "name"], "91 clusters cannot be made of 90 rows"),
             ("a.npy", ["--encoder", "conv"], "conv"),
             ("mixed", [], "pictures must have one size: .*0.png is 8x8, .*1.png is 4x8"),
             ("torn", [], "0.png cannot be read as a picture"),
@@ -897,11 +901,11 @@ class TestFaults:
             [sys.executable, "-c", textwrap.dedent(script), listed], capture_output=True, text=True
         )
         assert answer.returncode == 1
-        assert answer.stderr == "ckm: OSError: [Errno 28] No space left on device\n"
+        assert answer.stderr == "ckm: error: No space left on device\n"
         places = ("r", "old", "l.csv", "p.html")
         for (code, out, err), place in zip(json.loads(answer.stdout), places, strict=True):
             assert (code, out) == (1, "")
-            assert re.fullmatch(rf"ckm: OSError: .*File too large: '.*/{place}'\n", err), err
+            assert re.fullmatch(rf"ckm: error: File too large: .*/{place}\n", err), err
         assert everything(tmp_path) == before
 
     def test_hostile_names(self, tmp_path):

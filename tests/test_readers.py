@@ -9,10 +9,14 @@ import sys
 import types
 import zipfile
 import zlib
+from datetime import date
+from decimal import Decimal
 
 import h5py
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -279,7 +283,7 @@ class TestTables:
     def test_missing(self, tmp_path):
         path = tmp_path / "t.csv"
         path.write_text("age,colour\n1,red\n,blue\n4,\n4,red\n")
-        with pytest.raises(ValueError, match=r"column 'age' misses 1 of 4 values.*--missing mean"):
+        with pytest.raises(ValueError, match=r"'age': 1 of 4 values is missing; .*--missing mean"):
             read(path)
         data, preparation = read(path, Options(missing="mean"))
         assert data.feature_names == ["age", "colour=blue", "colour=red"]
@@ -295,7 +299,10 @@ class TestTables:
         path.write_text("c,n\nx,1\ny,2\n")
         _, preparation = read(path)
         path.write_text("c,n\nz,1\n")
-        with pytest.raises(ValueError, match=r"column 'c' .*the fit has not seen"):
+        with pytest.raises(ValueError, match=r"column 'c': the fit has not seen 'z', row 0; .*fit"):
+            again(path, preparation)
+        path.write_text("c,n\nx,1\n,2\n")
+        with pytest.raises(ValueError, match=r"column 'c': 1 of 2 values is missing; .* fit with"):
             again(path, preparation)
         path.write_text("c,n\nx,many\n")
         with pytest.raises(ValueError, match="column 'n' must hold numbers, row 0 is 'many'"):
@@ -320,6 +327,61 @@ class TestTables:
         assert bool(data.notes) == text.startswith(",")
         assert_repeats(tmp_path / "t.csv", data, preparation)
 
+    @pytest.mark.parametrize("separator", [";", "\t", "|"])
+    def test_other_separators_and_decimal_commas(self, tmp_path, separator):
+        lines = ["a|b|c|d", "1,5|2|x|1,5", "-0,25|3|y|", '"1e3"|4|1,5|7']
+        path = tmp_path / "t.csv"
+        path.write_text("\n".join(line.replace("|", separator) for line in lines))
+        data, preparation = read(path, Options(drop=["d"]))
+        assert data.feature_names == ["a", "b", "c=1,5", "c=x", "c=y"]
+        np.testing.assert_array_equal(values(data)[:, :2], [[1.5, 2], [-0.25, 3], [1000, 4]])
+        assert_repeats(path, data, preparation)
+        data, _ = read(path, Options(columns=["d"], missing="mean"))
+        np.testing.assert_array_equal(values(data), [[1.5], [4.25], [7.0]])
+
+    @pytest.mark.parametrize(
+        ("cells", "message"),
+        [
+            (["2024-01-31", "2024-02-01 12:30"], "column 'x' holds dates: --drop it"),
+            (["31.1.24", "1.12.2024"], "column 'x' holds dates"),
+            (["1/31/2024", ""], "column 'x' holds dates"),
+            ([*range(40), "?"], r"'x' holds numbers, but row 40 is '\?': leave it empty"),
+            ([f"p{i}" for i in range(11)], "11 different texts in 11 rows, names rather than cat"),
+        ],
+    )
+    def test_texts_that_are_no_categories(self, tmp_path, cells, message):
+        path = tmp_path / "t.csv"
+        path.write_text("x,y\n" + "".join(f"{cell},{i}\n" for i, cell in enumerate(cells)))
+        with pytest.raises(ValueError, match=message):
+            read(path)
+        read(path, Options(id_column="x"))
+
+    @pytest.mark.parametrize(
+        "cells",
+        [[f"p{i}" for i in range(10)], [*range(20), "?"] * 9, ["1-2-3", "1/2"], ["1.2", "v"]],
+    )
+    def test_texts_that_are(self, tmp_path, cells):
+        path = tmp_path / "t.csv"
+        path.write_text("x\n" + "".join(f"{cell}\n" for cell in cells))
+        assert read(path)[0].rows.shape == (len(cells), len({*map(str, cells)}))
+
+    def test_labels_that_miss_some_stay_whole_numbers(self, tmp_path):
+        (tmp_path / "t.csv").write_text("x,y\n1,0\n2,\n3,12\n")
+        labels = read(tmp_path / "t.csv", Options(label_column="y"))[0].labels
+        assert list(map(str, labels)) == ["0", "None", "12"]
+
+    def test_decimals_in_parquet(self, tmp_path):
+        frame = pd.DataFrame({"x": [Decimal("1.25"), None, Decimal("2.75")]})
+        frame.to_parquet(tmp_path / "t.parquet")
+        data, _ = read(tmp_path / "t.parquet", Options(missing="mean"))
+        np.testing.assert_array_equal(values(data), [[1.25], [2.0], [2.75]])
+
+    def test_two_columns_of_one_name_in_parquet(self, tmp_path):
+        table = pa.Table.from_arrays([pa.array([1, 2])] * 2, names=["a", "a"])
+        pq.write_table(table, tmp_path / "t.parquet")
+        with pytest.raises(ValueError, match=r"t\.parquet has two columns named 'a'"):
+            read(tmp_path / "t.parquet")
+
     def test_embeddings_in_parquet(self, tmp_path):
         frame = pd.DataFrame({"id": [f"d{i}" for i in range(12)], "vector": list(X)})
         frame.to_parquet(tmp_path / "e.parquet")
@@ -333,11 +395,12 @@ class TestTables:
         with pytest.raises(ValueError, match="'vector' must hold 5 numbers a row, row 11"):
             read(tmp_path / "bad.parquet", Options(id_column="id"))
 
-    def test_folder_of_parquet(self, frame, tmp_path):
+    @pytest.mark.parametrize("ending", ["parquet", "pq"])
+    def test_folder_of_parquet(self, frame, tmp_path, ending):
         folder = tmp_path / "parts"
         folder.mkdir()
         for i in (0, 1):
-            frame[["size", "n"]].iloc[2 * i : 2 * i + 2].to_parquet(folder / f"part-{i}.parquet")
+            frame[["size", "n"]].iloc[2 * i : 2 * i + 2].to_parquet(folder / f"part-{i}.{ending}")
         data, preparation = read(folder)
         np.testing.assert_array_equal(values(data), frame[["size", "n"]])
         assert_repeats(folder, data, preparation)
@@ -346,6 +409,7 @@ class TestTables:
         ("frame", "message"),
         [
             ({"day": pd.to_datetime(["2020-01-01", "2020-01-02"])}, "'day' holds dates"),
+            ({"day": [date(2020, 1, 1), None]}, "'day' holds dates"),
             ({"x": [1.0, np.inf]}, "'x' holds infinity"),
             ({"x": [None, None]}, "'x' is empty"),
             ({"x": [{"a": 1}, {"a": 2}]}, "'x' holds neither numbers nor texts"),
@@ -429,7 +493,7 @@ class TestImages:
         np.testing.assert_array_equal(data.rows, PIXELS)
         assert data.labels == ["cats"] * 3 + ["dogs"] * 3
         assert data.ids[3] == "dogs/00.png"
-        assert "1 files" in data.notes[0]
+        assert data.notes[0].startswith("Passed over, being no pictures: 1 file in")
         assert_repeats(tmp_path / "p", data, preparation)
 
     def test_colour_first_and_mode(self, tmp_path):
@@ -507,12 +571,21 @@ class TestImages:
             read(folder)
 
     def test_pillow_logs_nothing_beside_the_error(self, tmp_path, caplog):
-        folder = write_images(tmp_path / "p", PIXELS, suffix=".tif")
-        whole = (folder / "02.tif").read_bytes()
-        samples = struct.pack("<HHI", 277, 3, 1)  # how many numbers a pixel has
-        place = whole.index(samples) + len(samples)
-        broken = whole[:place] + struct.pack("<H", 45059) + whole[place + 2 :]
-        (folder / "02.tif").write_bytes(broken)
+        def tiff(samples):
+            """8x9, grey; written out here, since versions of pillow write different tags."""
+            short, long = 3, 4
+            tags = [(256, long, 9), (257, long, 8), (258, short, 8), (259, short, 1)]
+            tags += [(262, short, 1), (273, long, 8 + 2 + 9 * 12 + 4), (277, short, samples)]
+            tags += [(278, long, 8), (279, long, 72)]
+            entries = b"".join(struct.pack("<HHII", tag, kind, 1, n) for tag, kind, n in tags)
+            head = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries
+            return head + bytes(4) + PIXELS[2].tobytes()
+
+        folder = tmp_path / "p"
+        folder.mkdir()
+        (folder / "02.tif").write_bytes(tiff(samples=1))
+        np.testing.assert_array_equal(read(folder)[0].rows, PIXELS[2:3])
+        (folder / "02.tif").write_bytes(tiff(samples=45059))
         with pytest.raises(ValueError, match=r"02\.tif cannot be read as a picture"):
             read(folder)
         assert not caplog.records
@@ -813,6 +886,24 @@ class TestInput:
         for form in (None, "npy"):
             with pytest.raises(ValueError, match="standard input needs a format of csv"):
                 read("-", Options(format=form))
+
+    @pytest.mark.parametrize(
+        ("form", "content", "message"),
+        [
+            ("csv", b"", "standard input is empty"),
+            ("csv", b"\n\n", "standard input cannot be read as csv: it is empty"),
+            ("csv", b"a,b\n1,2\n1,2,3\n", "standard input cannot be read as csv: .*line 3"),
+            ("txt", b"\xff", "standard input is not text in UTF-8"),
+        ],
+    )
+    def test_what_is_wrong_with_standard_input(self, monkeypatch, form, content, message):
+        monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(content)))
+        with pytest.raises(ValueError, match=message):
+            read("-", Options(format=form))
+
+    def test_endings_in_capitals(self, tmp_path):
+        (tmp_path / "T.CSV.GZ").write_bytes(gzip.compress(b"a,b\n1,2\n"))
+        assert values(read(tmp_path / "T.CSV.GZ")[0]).tolist() == [[1.0, 2.0]]
 
     def test_another_kind_than_the_fit(self, tmp_path):
         np.save(tmp_path / "a.npy", X)

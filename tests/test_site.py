@@ -57,6 +57,9 @@ def test_site(tmp_path):
     (config,) = re.findall(r'href="([^"]+/table2\.toml)"', results)
     original = ROOT / "src/concrete_kmeans/experiments/configs/table2.toml"
     assert (tmp_path / "results" / config).read_bytes() == original.read_bytes()
+    for page in ("guides/saving.html", "guides/command-line.html"):
+        assert 'href="../security.html"' in (tmp_path / page).read_text("utf-8")
+    assert "never runs code" in (tmp_path / "security.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -109,15 +109,19 @@ def choose_k(
     means, errors = silhouettes.mean(1), silhouettes.std(1) / n**0.5
     halves = _halves(n, tried[-1], seed)
     stability = [_stability(rows, size, halves, seed) for size in tried]
-    best = int(means.argmax())
-    alike = [i for i in range(len(tried)) if means[i] >= means[best] - errors[best]]
+    # of few different rows some clusters stay empty: of every k from there on, the partition is one
+    filled = [i for i, own in enumerate(labels) if len(own.unique()) == tried[i]] or [0]
+    best = max(filled, key=lambda i: float(means[i]))
+    alike = [i for i in filled if means[i] >= means[best] - errors[best]]
     chosen = max(alike, key=lambda i: stability[i])
-    larger = range(chosen + 1, len(tried))
+    larger = [i for i in filled if i > chosen]
     finer = [i for i in larger if (1.0 - stability[i]) * tried[i] < REPRODUCED]
     scores = {"Silhouette": means.tolist(), "Stability": stability}
     reasons = _reasons(tried, scores, float(errors[best]), n, alike, chosen, finer)
     chosen = max([chosen, *finer])
-    if chosen == len(tried) - 1:
+    if len(filled) < len(tried):
+        reasons.append("Of other numbers some clusters are empty: too few rows are different.")
+    elif chosen == len(tried) - 1:
         reasons.append("It is the largest that was tried: a wider range may hold a better one.")
     return KCurve(tried, scores, tried[chosen], reasons)
 

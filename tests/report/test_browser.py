@@ -560,11 +560,49 @@ def test_card_lists_typical_and_doubtful_members_by_their_pictures(digits, data)
 
 
 def test_cell_of_the_confusion_shows_its_rows(digits):
-    cells = "document.querySelectorAll('#confusion td[title]')"
+    cells = "document.querySelectorAll('#confusion button')"
     assert digits.run(cells + ".length") == 5
-    digits.run(cells + "[0].click()")
+    assert digits.run(cells + "[0].title") == "Show 80 rows of class class 0 in cluster 4"
+    digits.run(cells + "[0].focus()")
+    digits.press("Enter", 13, "\r")
     assert digits.text("#count") == "80 of 400 rows"
     assert digits.run("document.querySelectorAll('.legend button[aria-pressed=true]').length") == 2
+
+
+def test_a_phase_of_one_step_is_a_dot(browser, tmp_path):
+    steps = [("pretrain", 1), ("pretrain", 2), ("warm-up", 3), ("joint", 4), ("joint", 5)]
+    history = [
+        {"phase": phase, "step": step, "losses": {"loss": [1.0 / step]}} for phase, step in steps
+    ]
+    data = report.ReportData("Short", labels=[0, 1], n_clusters=2, history=history)
+    browser.open(report.write(data, tmp_path / "short.html"))
+    drawn = "document.querySelector('#curves .line').getAttribute('d')"
+    assert [part.count("L") for part in browser.run(drawn).split("M")[1:]] == [1, 0, 1]
+    assert browser.run("document.querySelectorAll('#curves circle').length") == 1
+
+
+def test_an_empty_cluster_says_so(browser, pages):
+    browser.open(pages["bare"])
+    assert browser.text("#cluster-3 .size").replace("\u00a0", " ") == "0 rows, 0 %"
+    assert browser.text("#cluster-3 .nothing") == "No row is nearest to its centre."
+
+
+def test_few_pictures_are_whole_at_the_edge_of_the_map(browser, tmp_path):
+    pixels_of = np.full((4, 8, 8), 128, np.uint8)
+    data = report.ReportData(
+        "Few",
+        labels=[0, 0, 0, 0],
+        n_clusters=1,
+        map=np.array([[0, 0], [0, 1], [1, 0], [1, 1.0]]),
+        items=report.Images.from_rows(pixels_of, (8, 8)),
+    )
+    browser.open(report.write(data, tmp_path / "few.html"))
+    browser.settle()
+    left, top, width, height = browser.box("#canvas")
+    shown = pixels(browser, [round(left), round(top), round(width), round(height)])
+    grey = (np.ptp(shown, axis=-1) < 4) & (abs(shown[..., 0] - 128) < 4)
+    assert grey.mean() > 0.005
+    assert not grey[[2, -3]].any()
 
 
 def test_rows_have_pages_and_orders(digits, data):

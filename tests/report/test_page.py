@@ -195,7 +195,10 @@ def test_restarts_show_columns_that_have_values():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (-0.25, "-0.250"), (12.345, "12.35"), (123.45, "123.5"), (1e7, "10,000,000")],
+    [
+        *((0.0, "0"), (-0.25, "-0.250"), (1.0, "1.000"), (np.int64(1), "1"), (1e-6, "1.0e-06")),
+        *((3.0, "3.00"), (12.345, "12.35"), (123.45, "123.5"), (1e7, "10,000,000")),
+    ],
 )
 def test_numbers_are_short(value, text):
     assert _short(value) == text

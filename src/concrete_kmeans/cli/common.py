@@ -58,9 +58,19 @@ class _Group(TyperGroup):
                 raise
             if ctx.meta.get(DEBUG):
                 typer.echo(traceback.format_exc().rstrip(), err=True)
-            text = printable(" ".join(str(error).split()))
-            typer.echo(f"ckm: {type(error).__name__}{': ' * bool(text)}{text}", err=True)
+            typer.echo(f"ckm: {_one_line(error)}", err=True)
             raise typer.Exit(1) from None
+
+
+def _one_line(error: Exception) -> str:
+    """What went wrong; the class is named where the text may not say enough by itself."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror + (f": {error.filename}" if error.filename else "")
+    text = printable(" ".join(text.split()))
+    if text and isinstance(error, ValueError | OSError | ModuleNotFoundError):
+        return f"error: {text}"
+    return f"{type(error).__name__}{': ' * bool(text)}{text}"
 
 
 app = typer.Typer(

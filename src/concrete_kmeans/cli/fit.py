@@ -94,7 +94,10 @@ def fit(
     ],
     k_range: Annotated[
         str | None,
-        typer.Option(metavar="A:B", help=f"What -k auto chooses from.  [default: {K_RANGE}]"),
+        typer.Option(
+            metavar="A:B",
+            help=f"What -k auto chooses from.  [default: {K_RANGE}, below the number of rows]",
+        ),
     ] = None,
     method: Annotated[
         MethodName,
@@ -281,7 +284,8 @@ def fit(
     # torchrun repeats the command as it was when it starts the processes again
     resume = resume or (processes.restarted() and bool(Kept(out)))
     request = fitting.Request(
-        source, out, chosen, method, preset, options, parameters, overwrite, report, resume
+        *(source, out, chosen, method, preset, options, parameters, overwrite, report, resume),
+        up_to_rows=k_range is None,
     )
     checked("--method", request.check_method)
     request.check_place()
@@ -469,7 +473,7 @@ def _record(fitted: Fitted, out: Path) -> dict[str, Any]:
 
 
 def _summarise(fitted: Fitted, out: Path, *, report: bool) -> None:
-    from concrete_kmeans.cli.tables import scores_line, sizes_table
+    from concrete_kmeans.cli.tables import rows_in, scores_line, sizes_table
 
     notes = fitted.notes
     n, k = len(fitted.data.ids), len(fitted.sizes)
@@ -479,7 +483,7 @@ def _summarise(fitted: Fitted, out: Path, *, report: bool) -> None:
     sentences.append(f"Without labels: {scores_line(notes.scores)}.")
     if notes.label_scores is not None:
         sentences.append(f"Against the labels: {scores_line(notes.label_scores)}.")
-    files = "labels.csv, the model" + (" and report.html" if report else "")
+    files = "labels.csv, the model and report.html" if report else "labels.csv and the model"
     sentences.append(f"Written: {out} ({files}), after {notes.seconds:.1f} s of fitting.")
-    typer.echo(f"{n:,} rows in {k} clusters, by {notes.method} ({notes.preset})")
+    typer.echo(f"{rows_in(n, k)}, by {notes.method} ({notes.preset})")
     say(sizes_table(fitted.sizes), *map(printable, sentences))

@@ -104,6 +104,8 @@ class Request:
     overwrite: bool
     report: bool
     resume: bool = False
+    up_to_rows: bool = False
+    """Whether the largest number of clusters to choose from falls to what the rows allow."""
 
     @property
     def kept(self) -> Kept:
@@ -174,7 +176,7 @@ def run(
     method = METHODS[request.method]
     picture = preset == "image" and np.ndim(data.rows) > 2
     rows = rows_for(data.rows, keep_shape=picture and method.deep)
-    _check_clusters(request.n_clusters, rows.shape[0])
+    request = replace(request, n_clusters=_possible(request, rows.shape[0]))
     if preset == "tabular" and not method.deep and _spread_unequally(rows):
         data.notes.append(
             f"Features differ much in spread, and {request.method} takes them as they are: those "
@@ -275,14 +277,23 @@ def _lasting(estimator: Any) -> Any:
     return estimator
 
 
-def _check_clusters(asked: int | tuple[int, int], n: int) -> None:
+def _possible(request: Request, n: int) -> int | tuple[int, int]:
+    """The number of clusters, or those to choose from, that n rows can have."""
+    asked = request.n_clusters
     if isinstance(asked, int):
         if asked > n:
-            raise ValueError(f"{asked} clusters cannot be made of {n} rows")
-    elif asked[1] >= n:
+            raise ValueError(f"{asked} clusters cannot be made of {n} row{'s' * (n != 1)}")
+        return asked
+    low, high = asked
+    if n < 4:
+        raise ValueError(f"-k auto needs at least 4 rows to choose by, got {n}: give a number")
+    if request.up_to_rows:
+        high = min(high, n - 1)
+    if high >= n:
         raise ValueError(
-            f"{asked[1]} clusters cannot be tried on {n} rows: --k-range 2:{n - 1} at most"
+            f"{high} clusters cannot be tried on {n} rows: --k-range 2:{n - 1} at most"
         )
+    return low, high
 
 
 def _spread_unequally(rows: Any) -> bool:

@@ -32,7 +32,7 @@ NOTES = (
 def info(run: RunFolder, json_: AsJson = False, _debug: Debug = False) -> None:
     """Show what a run holds, and check that it is whole."""
     from concrete_kmeans import storage
-    from concrete_kmeans.cli.tables import sizes_table
+    from concrete_kmeans.cli.tables import rows_in, sizes_table
 
     stored = storage.read(run)
     try:
@@ -46,7 +46,7 @@ def info(run: RunFolder, json_: AsJson = False, _debug: Debug = False) -> None:
         typer.echo(as_json(record))
         return
     n, k = sum(record["sizes"]), record["n_clusters"]
-    typer.echo(f"{printable(str(run))}: {n:,} rows in {k} clusters")
+    typer.echo(f"{printable(str(run))}: {rows_in(n, k)}")
     say(sizes_table(record["sizes"]), *map(printable, sentences))
 
 

@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-__all__ = ["scores_line", "sizes_table"]
+__all__ = ["rows_in", "scores_line", "sizes_table"]
 
 #: Clusters that a table lists; of more, the largest.
 MAX_LISTED = 20
 #: Names of scores as people write them.
 TITLES = {"nmi": "NMI", "ari": "ARI", "acc": "ACC"}
+
+
+def rows_in(n: int, k: int) -> str:
+    """How many rows, and clusters of them.
+
+    >>> rows_in(1797, 1)
+    '1,797 rows in 1 cluster'
+    """
+    return f"{n:,} row{'s' * (n != 1)} in {k} cluster{'s' * (k != 1)}"
 
 
 def sizes_table(sizes: Sequence[int]) -> Table:
@@ -31,9 +40,15 @@ def sizes_table(sizes: Sequence[int]) -> Table:
 def scores_line(scores: Mapping[str, float]) -> str:
     """Scores with commas between.
 
-    >>> scores_line({"nmi": 0.81234, "effective_clusters": 9.9})
-    'NMI 0.812, effective clusters 9.9'
+    >>> scores_line({"nmi": 0.81234, "effective_clusters": 9.9, "inertia": 461234.5})
+    'NMI 0.812, effective clusters 9.9, inertia 461,234'
     """
     return ", ".join(
-        f"{TITLES.get(name, name.replace('_', ' '))} {value:.3g}" for name, value in scores.items()
+        f"{TITLES.get(name, name.replace('_', ' '))} {_figure(value)}"
+        for name, value in scores.items()
     )
+
+
+def _figure(value: float) -> str:
+    """Three digits, more of a large number; a power of ten only where there is no reading it."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"

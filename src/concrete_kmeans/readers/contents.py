@@ -119,7 +119,16 @@ def need(module: str, what: str, package: str = "concrete-kmeans[data]") -> type
 
 
 def plain_values(series: Any) -> list[Any]:
-    """Values of a column of a table; None for those that are missing, whatever stands for them."""
+    """Values of a column of a table; None for those that are missing, whatever stands for them.
+
+    >>> import pandas
+    >>> plain_values(pandas.Series([1, 2, None]))  # pandas makes floats of these
+    [1, 2, None]
+    """
+    if series.dtype.kind == "f" and series.isna().any():
+        known = series.dropna()
+        if (known % 1 == 0).all() and (known.abs() < 2**53).all():
+            series = series.astype("Int64")
     return [
         None if missing else value
         for missing, value in zip(series.isna(), series.tolist(), strict=True)

@@ -6,11 +6,13 @@ import contextlib
 import gzip
 import io
 import json
+import re
 import struct
 import sys
 import tokenize
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +41,10 @@ ENDINGS = {
     ".pq": "parquet",
     ".ndjson": "jsonl",
 }
+#: Endings of the files that make a folder one of Parquet.
+PARQUET = (".parquet", ".pq")
+#: A number as much of Europe writes it, where another sign separates the columns.
+DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+(,\d+)?([eE][-+]?\d+)?\s*")
 #: Endings of the pictures that are read.
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 
@@ -103,7 +109,10 @@ def open_input(source: str | Path, form: str | None = None) -> Input:
         if form not in STREAMED:
             raise ValueError(f"standard input needs a format of {', '.join(STREAMED)}: --format")
         content = sys.stdin.buffer.read()
-        return _opened("standard input", form, io.BytesIO(content))
+        if not content:
+            raise ValueError("standard input is empty")
+        with _whole("standard input", form):
+            return _opened("standard input", form, io.BytesIO(content))
     path = Path(source)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
@@ -123,7 +132,7 @@ def open_input(source: str | Path, form: str | None = None) -> Input:
 
 
 def _stream(path: Path) -> IO[bytes]:
-    if path.suffix != ".gz":
+    if path.suffix.lower() != ".gz":
         return path.open("rb")
     return bounded(gzip.open(path), str(path), path.stat().st_size)  # type: ignore[arg-type]
 
@@ -141,7 +150,7 @@ def _format_of(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _whole(path: Path, form: str) -> Iterator[None]:
+def _whole(path: Path | str, form: str) -> Iterator[None]:
     """Say which file it was that could not be read."""
     try:
         yield
@@ -187,10 +196,14 @@ def _checked_frame(name: str, frame: Any, *, is_text: bool = False) -> Frame:
     if not len(frame):
         raise ValueError(f"{name} has no rows")
     frame.columns = [str(column) for column in frame.columns]
-    if not frame.columns.is_unique:
-        twice = frame.columns[frame.columns.duplicated()][0]
-        raise ValueError(f"{name} has two columns named {twice!r}")
+    _check_unique(name, list(frame.columns))
     return Frame(name, frame.reset_index(drop=True), is_text)
+
+
+def _check_unique(name: str, columns: list[str]) -> None:
+    ((most, times),) = Counter(columns).most_common(1) or [("", 0)]
+    if times > 1:
+        raise ValueError(f"{name} has two columns named {most!r}")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -202,11 +215,13 @@ def _csv(stream: IO[bytes], form: str) -> Any:
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     head = text.readline().rstrip("\r\n")
     text.seek(0)
-    separator = "\t" if form == "tsv" else max(",;\t", key=head.count)
+    separator = "\t" if form == "tsv" else max(",;\t|", key=head.count)
     names = [cell.strip().strip('"') for cell in head.split(separator)]
     header = None if _is_row_of_numbers(names) else 0
     try:
         frame = pd.read_csv(text, sep=separator, header=header, low_memory=False)
+        if separator != ",":
+            frame = frame.apply(_with_decimal_points)
     except pd.errors.EmptyDataError as error:
         raise _NotReadableError("it is empty") from error
     except pd.errors.ParserError as error:
@@ -214,6 +229,15 @@ def _csv(stream: IO[bytes], form: str) -> Any:
     finally:
         text.detach()
     return frame
+
+
+def _with_decimal_points(column: Any) -> Any:
+    """Numbers, of a column of texts that are all numbers with a decimal comma."""
+    known = column.dropna()
+    texts = len(known) and all(isinstance(value, str) for value in known)
+    if not texts or not all(map(DECIMAL_COMMA.fullmatch, known)):
+        return column
+    return column.str.replace(",", ".").astype(float)
 
 
 def _is_row_of_numbers(names: list[str]) -> bool:
@@ -227,22 +251,24 @@ def _is_row_of_numbers(names: list[str]) -> bool:
 
 def _parquet(source: Any, name: str) -> Any:
     arrow, pd = need("pyarrow", "Parquet"), need("pandas", "a table")
-    files = sorted(source.rglob("*.parquet")) if isinstance(source, Path) else [source]
-    with _by_library(arrow.ArrowException):
-        sizes = [_parquet_sizes(file) for file in files]
-    for packed, unpacked in sizes:
-        check_size(name, packed, unpacked)
+    files = [source]
+    if isinstance(source, Path):
+        files = sorted(path for path in source.rglob("*") if path.suffix in PARQUET)
+    for file in files:
+        with _by_library(arrow.ArrowException):
+            footer = need("pyarrow.parquet", "Parquet").read_metadata(file)
+            names = footer.schema.to_arrow_schema().names
+        _check_unique(name, names)
+        check_size(name, *_parquet_sizes(file, footer))
     with _by_library(arrow.ArrowException):
         return pd.read_parquet(source, engine="pyarrow")
 
 
-def _parquet_sizes(file: Any) -> tuple[int, int]:
+def _parquet_sizes(file: Any, footer: Any) -> tuple[int, int]:
     """Bytes on disk, and those that a file says it becomes.
 
     A run of one value takes a few bytes, however long it is: values count as eight bytes at least.
     """
-    parquet = need("pyarrow.parquet", "Parquet")
-    footer = parquet.read_metadata(file)
     chunks = [
         footer.row_group(i).column(j)
         for i in range(footer.num_row_groups)
@@ -379,7 +405,7 @@ def _folder(path: Path, form: str | None) -> Input:
     shown = sorted(item for item in path.iterdir() if not item.name.startswith("."))
     if not shown:
         raise ValueError(f"{path} is empty")
-    if form == "parquet" or (form is None and any(p.suffix == ".parquet" for p in shown)):
+    if form == "parquet" or (form is None and any(p.suffix in PARQUET for p in shown)):
         with _whole(path, "parquet"):
             return _checked_frame(str(path), _parquet(path, str(path)))
     own = [item for item in shown if _is_picture(item)]

@@ -89,7 +89,8 @@ class ImagePreparation(Preparation):
             row[...] = self._decoded(path)
         notes = []
         if found.skipped:
-            notes.append(f"{found.skipped} files in {found.name} are no pictures: passed over.")
+            files = "1 file" if found.skipped == 1 else f"{found.skipped} files"
+            notes.append(f"Passed over, being no pictures: {files} in {found.name}.")
         return Data(
             rows,
             "image",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
@@ -27,6 +30,15 @@ Numbers: TypeAlias = npt.NDArray[np.float64]
 
 #: Different texts in a column of categories, at most.
 MAX_CATEGORIES = 100
+#: More of them than this, in more than half of the rows, are names of rows rather than categories.
+FEW_CATEGORIES = 10
+#: More different numbers than this, in nine of ten rows, are numbers, whatever the others hold.
+FEW_NUMBERS, MOSTLY = 20, 0.9
+#: A day, with or without a time, the year first or last.
+DATE = re.compile(
+    r"\s*(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3(\d{4}|\d{2}))"
+    r"([ T]\d{1,2}:\d{2}.*)?\s*"
+)
 #: Name that pandas gives to a first column without one.
 UNNAMED = "Unnamed: 0"
 
@@ -125,10 +137,15 @@ class TablePreparation(Preparation):
         if not missing.any():
             return values
         if self.missing == "error":
-            n = int(missing.any(1).sum())
+            unseen = missing.all(1) & series.notna().to_numpy()
+            if unseen.any():
+                row = int(unseen.argmax())
+                wrong = f"the fit has not seen {str(series[row])[:40]!r}, row {row}"
+            else:
+                wrong = f"{_how_many(missing)} missing"
             raise ValueError(
-                f"{source}: column {column.name!r} misses {n} of {len(values)} values, or holds "
-                "what the fit has not seen: fill it, --drop it, or use --missing mean"
+                f"{source}: column {column.name!r}: {wrong}; fill it, or fit with --missing mean, "
+                "which puts the mean there"
             )
         return np.where(missing, column.means, values)
 
@@ -157,15 +174,7 @@ def _learned(source: str, series: Any, missing: Missing) -> Column:
     if series.isna().all():
         raise ValueError(f"{source}: column {series.name!r} is empty: --drop it")
     kind = _kind(source, series)
-    categories: list[str] = []
-    if kind == "category":
-        categories = sorted({str(value) for value in series.dropna()})
-        if len(categories) > MAX_CATEGORIES:
-            raise ValueError(
-                f"{source}: column {series.name!r} holds {len(categories)} different texts, more "
-                f"than {MAX_CATEGORIES}: use it by --text-column, --label-column or --id-column, "
-                "or --drop it"
-            )
+    categories = _categories(source, series) if kind == "category" else []
     size = len(categories) if kind == "category" else 1
     if kind == "vector":
         size = len(series.dropna().iloc[0])
@@ -173,29 +182,71 @@ def _learned(source: str, series: Any, missing: Missing) -> Column:
             raise ValueError(f"{source}: column {series.name!r} holds empty lists: --drop it")
     column = Column(series.name, kind, [0.0] * size, categories)
     values = _values(source, column, series)
-    if np.isnan(values).all(0).any():
+    there = ~np.isnan(values)
+    if not there.any(0).all():
         raise ValueError(
             f"{source}: column {series.name!r} has a feature without values: --drop it"
+        )
+    if missing == "error" and not there.all():
+        raise ValueError(
+            f"{source}: column {series.name!r}: {_how_many(~there)} missing; fill it, --drop it, "
+            "or use --missing mean"
         )
     means = np.nanmean(values, 0).tolist() if missing == "mean" else column.means
     return Column(series.name, kind, means, categories)
 
 
+def _how_many(missing: npt.NDArray[np.bool_]) -> str:
+    n = int(missing.any(1).sum())
+    return f"{n} of {len(missing)} values {'is' if n == 1 else 'are'}"
+
+
+def _categories(source: str, series: Any) -> list[str]:
+    """Those of a column of texts, unless it was meant for numbers or names."""
+    known = series.dropna()
+    categories = sorted({str(value) for value in known})
+    elsewhere = "use it by --text-column, --label-column or --id-column, or --drop it"
+    numbers = need("pandas", "a table").to_numeric(known, errors="coerce")
+    if numbers.notna().mean() >= MOSTLY and numbers.nunique() > FEW_NUMBERS:
+        wrong = numbers.isna()
+        raise ValueError(
+            f"{source}: column {series.name!r} holds numbers, but row {wrong.idxmax()} is "
+            f"{known[wrong].iloc[0]!r}: leave it empty if it is missing, or --drop the column"
+        )
+    if len(categories) > MAX_CATEGORIES:
+        raise ValueError(
+            f"{source}: column {series.name!r} holds {len(categories)} different texts, more than "
+            f"{MAX_CATEGORIES}: {elsewhere}"
+        )
+    if len(categories) > max(FEW_CATEGORIES, len(known) / 2):
+        raise ValueError(
+            f"{source}: column {series.name!r} holds {len(categories)} different texts in "
+            f"{len(known)} rows, names rather than categories: {elsewhere}"
+        )
+    return categories
+
+
 def _kind(source: str, series: Any) -> Literal["number", "category", "vector"]:
     types = need("pandas", "a table").api.types
-    if types.is_complex_dtype(series.dtype) or types.is_datetime64_any_dtype(series.dtype):
-        what = "complex numbers" if types.is_complex_dtype(series.dtype) else "dates"
-        raise ValueError(f"{source}: column {series.name!r} holds {what}: --drop it")
-    if types.is_numeric_dtype(series.dtype):
-        return "number"
     known = series.dropna()
-    if len(known) and isinstance(known.iloc[0], list | tuple | np.ndarray):
+    dates = types.is_datetime64_any_dtype(series.dtype) or all(map(_is_date, known))
+    if types.is_complex_dtype(series.dtype) or dates:
+        what = "dates" if dates else "complex numbers"
+        raise ValueError(f"{source}: column {series.name!r} holds {what}: --drop it")
+    if types.is_numeric_dtype(series.dtype) or all(isinstance(v, Decimal) for v in known):
+        return "number"
+    if isinstance(known.iloc[0], list | tuple | np.ndarray):
         return "vector"
     if types.is_timedelta64_dtype(series.dtype) or _is_strange(known):
         raise ValueError(
             f"{source}: column {series.name!r} holds neither numbers nor texts: --drop it"
         )
     return "category"
+
+
+def _is_date(value: object) -> bool:
+    text = isinstance(value, str) and DATE.fullmatch(value) is not None
+    return text or isinstance(value, dt.date)
 
 
 def _is_strange(known: Any) -> bool:

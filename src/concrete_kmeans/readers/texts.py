@@ -52,6 +52,9 @@ class TextPreparation(Preparation):
             "id_column": options.id_column,
         }
         column = None if plain else options.text_column or TEXT
+        if isinstance(given, Frame) and column is not None and column not in given.frame:
+            wrong = unknown(f"{given.name}: column", column, given.frame.columns)
+            raise ValueError(f"{wrong}; --text-column names that of the texts")
         if options.embed is not None:
             preparation = cls(column, embed=options.embed, **named)
             return preparation.apply(given), preparation

@@ -42,7 +42,7 @@
   const mapY = DATA.map && unpack(DATA.map.y, Uint16Array);
 
   const count = (number) => number.toLocaleString("en");
-  const percent = (part) => (100 * part).toFixed(part < 0.0995 ? 1 : 0) + "\u00a0%";
+  const percent = (part) => (100 * part).toFixed(part && part < 0.0995 ? 1 : 0) + "\u00a0%";
   const brief = (value) => {
     const size = Math.abs(value);
     if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
@@ -402,7 +402,8 @@
   };
   const fitView = () => {
     const [left, right] = extent(mapX), [top, bottom] = extent(mapY);
-    const margin = 28 * ratio(), width = canvas.width - 36 * ratio();  // beside the buttons
+    const pictured = cellOf.size && n <= MAX_PICTURES;  // a picture reaches farther than a mark
+    const margin = (pictured ? 44 : 30) * ratio(), width = canvas.width - 36 * ratio();  // beside the buttons
     view.scale = view.fit = Math.min((width - 2 * margin) / Math.max(right - left, 1),
       (canvas.height - 2 * margin) / Math.max(bottom - top, 1));
     view.x = (width - view.scale * (left + right)) / 2;
@@ -671,7 +672,8 @@
         : null,
       cluster.features && cluster.features.length ? bars(cluster.features) : null,
       members("Most typical", cluster.typical),
-      members("Most doubtful", cluster.doubtful));
+      members("Most doubtful", cluster.doubtful),
+      cluster.size ? null : make("p", { class: "nothing" }, "No row is nearest to its centre."));
     const centre = atlas && atlas.centers
       ? make("div", {}, make("h4", {}, "Centre"), picture(k, CENTRE, "Centre of cluster " + k)) : null;
     return make("article", { class: "card", id: "cluster-" + k, "aria-labelledby": "cluster-name-" + k, style: { "--mark": colorOf(k) } },
@@ -774,8 +776,8 @@
   };
 
   // which ink is read best depends on the theme in the middle of the scale
-  const heat = (value, part, more = {}) => make("td", {
-    class: part > 0.8 ? "hot" : part > 0.55 ? "warm" : part ? "" : "zero", style: { "--heat": 100 * part + "%" }, ...more,
+  const heat = (value, part) => make("td", {
+    class: part > 0.8 ? "hot" : part > 0.55 ? "warm" : part ? "" : "zero", style: { "--heat": 100 * part + "%" },
   }, value);
   const onlyBoth = (k, c) => {
     showAll();
@@ -795,10 +797,10 @@
       make("tbody", {}, counts.map((row, c) => {
         const total = row.reduce((a, b) => a + b, 0);
         return make("tr", {}, make("th", { scope: "row", title: classNames[c], dir: "auto" }, classNames[c]),
-          row.map((value, i) => heat(count(value), value / total, value ? {
-            title: `Show ${rowsOf(value)} of class ${classNames[c]} in cluster ${clusters[i]}`,
+          row.map((value, i) => heat(value ? make("button", {
+            type: "button", title: `Show ${rowsOf(value)} of class ${classNames[c]} in cluster ${clusters[i]}`,
             click: () => onlyBoth(clusters[i], c),
-          } : {})));
+          }, count(value)) : "0", value / total)));
       })));
   };
 
@@ -877,17 +879,22 @@
       if (next - at > 6 * name.length + 8) svg.append(draw("text", { x: at + 4, y: top - 3 }, name));
     });
     lines.map((line, r) => [line, r]).sort(([, a], [, b]) => (a === best) - (b === best)).forEach(([line, r]) => {
-      let path = "", open = false;
+      const pieces = [];
+      let open = false;
       line.forEach((value, i) => {
         open = open && !breaks.some(([start]) => start === i);  // a phase has a loss of its own
-        if (value !== null) path += `${open ? "L" : "M"}${px(x[i]).toFixed(1)} ${py(value).toFixed(1)}`;
+        if (value !== null && !open) pieces.push([]);
+        if (value !== null) pieces[pieces.length - 1].push([x[i], value]);
         open = value !== null;
       });
-      svg.append(draw("path", { class: "line" + (r === best ? " best" : ""), d: path }));
-      if (dots !== null && r === best) {
-        line.forEach((value, i) => {
-          if (value !== null) svg.append(draw("circle", { cx: px(x[i]), cy: py(value), r: x[i] === dots ? 6 : 3 }));
-        });
+      const place = ([at, value]) => `${px(at).toFixed(1)} ${py(value).toFixed(1)}`;
+      const kind = r === best ? " best" : "";
+      svg.append(draw("path", { class: "line" + kind, d: pieces.map((piece) => "M" + piece.map(place).join("L")).join("") }));
+      const dotted = dots !== null && r === best;
+      for (const piece of pieces.filter((piece) => dotted || piece.length === 1)) {  // one place is no line
+        for (const [at, value] of piece) {
+          svg.append(draw("circle", { class: "dot" + kind, cx: px(at), cy: py(value), r: at === dots ? 6 : 3 }));
+        }
       }
     });
     figure.append(svg);

@@ -316,16 +316,18 @@ def _figure(group: str, name: str, value: str, meaning: str) -> dict[str, str]:
     return {"group": group, "name": name, "value": value, "help": meaning}
 
 
-def _short(value: float) -> str:
+def _short(value: Any) -> str:
     """A number to be read, not to be computed with.
 
-    >>> _short(0.41234), _short(12345.6), _short(3)
-    ('0.412', '12,346', '3')
+    >>> _short(0.41234), _short(12345.6), _short(3), _short(1.0), _short(2e-5)
+    ('0.412', '12,346', '3', '1.000', '2.0e-05')
     """
     size = abs(value)
-    if float(value).is_integer() or size >= 1000:
+    if value == 0 or isinstance(value, numbers.Integral) or size >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.3f}" if size < 1 else f"{value:.2f}" if size < 100 else f"{value:.1f}"
+    if size < 5e-4:
+        return f"{value:.1e}"
+    return f"{value:.3f}" if size <= 1 else f"{value:.2f}" if size < 100 else f"{value:.1f}"
 
 
 def _number(value: Any) -> Any:
