@@ -573,7 +573,7 @@ class TestNotFinite:
     @pytest.mark.parametrize("make", [ConcreteKMeans, DeepConcreteKMeans])
     def test_the_row_and_the_feature_are_named(self, make, kind, broken, folder):
         name = r" \(x2\)" if kind == "Parquet" else ""
-        match = f"X must be finite as torch.float32; row 4321, feature 2{name} is nan"
+        match = f"X must be finite; row 4321, feature 2{name} is NaN"
         estimator = make(2, **({"max_iter": 9} if make is ConcreteKMeans else SMALL))
         with pytest.raises(ValueError, match=match):
             estimator.fit(broken[kind])
@@ -581,10 +581,26 @@ class TestNotFinite:
         with pytest.raises(ValueError, match=match):
             estimator.predict(broken[kind])
 
+    def test_too_large_for_the_type_of_the_rows(self, tmp_path):
+        rows = X.astype(np.float64)
+        rows[7, 1], rows[8, 0] = -1e300, np.inf
+        np.save(tmp_path / "a.npy", rows)
+        write(tmp_path / "a.parquet", rows)
+        for given_, name in [
+            (np.load(tmp_path / "a.npy", mmap_mode="r"), ""),
+            (Parquet(tmp_path / "a.parquet"), r" \(x1\)"),
+            (Many(rows), ""),
+        ]:
+            match = rf"^X must be finite as float32; row 7, feature 1{name} is -1e\+300$"
+            with pytest.raises(ValueError, match=match):
+                DeepConcreteKMeans(2, **SMALL).fit(given_)
+            with pytest.raises(ValueError, match=r"^X must be finite; row 8, .* is infinity$"):
+                ConcreteKMeans(2).fit(given_)
+
     def test_a_missing_value(self, tmp_path):
         table = pa.table({"a": [1.0] * 400 + [None] + [2.0] * 200})
         pq.write_table(table, tmp_path / "a.parquet")
-        with pytest.raises(ValueError, match=r"row 400, feature 0 \(a\) is nan"):
+        with pytest.raises(ValueError, match=r"X must be finite; row 400, feature 0 \(a\) is NaN"):
             ConcreteKMeans(1).fit(Parquet(tmp_path / "a.parquet"))
 
     def test_a_loss_that_is_not_keeps_the_last_good_state(self, folder, monkeypatch):

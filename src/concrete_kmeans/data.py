@@ -144,6 +144,11 @@ class ArrayRows:
             host.numpy()[...] = piece
         return _deliver(host.view(len(piece), self.shape[1]), self.device, self.dtype)
 
+    def given(self, number: int) -> npt.NDArray[Any]:
+        """A row (D,) as it was brought, for errors."""
+        row: npt.NDArray[Any] = self.X[number]
+        return row.reshape(-1)
+
 
 class TensorRows:
     """Rows of a tensor that stays where it is, converted in the pieces that are read.
@@ -211,7 +216,7 @@ class SparseRows:
         """Dense rows on the device."""
         piece = self.X[_host_index(rows)].toarray()
         if piece.dtype not in _TORCH_DTYPES:
-            piece = piece.astype(str(self.dtype).removeprefix("torch."))
+            piece = piece.astype(_name(self.dtype))
         host = torch.from_numpy(piece)
         return _deliver(host, self.device, self.dtype)
 
@@ -272,8 +277,13 @@ class DatasetRows:
                         f"row {i} has {row.shape}"
                     )
                 out[place] = row.reshape(-1)
-        _check_finite(host, numbers)
+        _check_finite(host, numbers, given=self.given)
         return _deliver(host, self.device, self.dtype)
+
+    def given(self, number: int) -> npt.NDArray[Any]:
+        """A row (D,) as it was brought, for errors."""
+        with self._lock:
+            return self._numbers(self._items([number])[0], number).reshape(-1)
 
     def _items(self, numbers: list[int]) -> Sequence[Any]:
         many = getattr(self.dataset, "__getitems__", None)
@@ -331,6 +341,10 @@ class ParquetRows:
             host = torch.from_numpy(found.astype(_NUMPY_DTYPES[self.dtype], copy=False))
         return _deliver(host, self.device, self.dtype)
 
+    def given(self, number: int) -> npt.NDArray[Any]:
+        """A row (D,) as it was brought, for errors."""
+        return self.X.pick(np.array([number])).reshape(-1)
+
 
 class Stream(NamedTuple):
     """How rows that are too many to be held are read, of a source that has ``stream``."""
@@ -361,7 +375,7 @@ class Streamed:
     >>> rows[0:2]
     Traceback (most recent call last):
     ...
-    ValueError: X must be finite as torch.float64; row 1, feature 1 is nan
+    ValueError: X must be finite; row 1, feature 1 is NaN
     """
 
     index_device = CPU
@@ -381,7 +395,7 @@ class Streamed:
         """Dense rows on the device."""
         found = self.rows[rows]
         numbers = range(*rows.indices(self.shape[0])) if isinstance(rows, slice) else rows
-        _check_finite(found, numbers, self.names)
+        _check_finite(found, numbers, self.names, self.rows.given)
         return found
 
 
@@ -395,7 +409,10 @@ def even_blocks(n: int, d: int, itemsize: int) -> Stream:
 
 
 def _check_finite(
-    rows: Tensor, numbers: Sequence[int] | Tensor, names: Sequence[str] | None = None
+    rows: Tensor,
+    numbers: Sequence[int] | Tensor,
+    names: Sequence[str] | None = None,
+    given: Callable[[int], npt.NDArray[Any]] | None = None,
 ) -> None:
     """Refuse rows (B, D) with NaN or infinity; the error names the first."""
     # a sum is finite only if its terms are: one pass, no copy, unless the sum overflows
@@ -406,11 +423,19 @@ def _check_finite(
         return
     row = int(bad.any(1).int().argmax())
     feature = int(bad[row].int().argmax())
+    number, value = int(numbers[row]), rows[row, feature].item()
+    narrow = ""
+    if given is not None and math.isinf(value):  # it may be too large for the type of the rows only
+        own = given(number)[feature]
+        narrow = f" as {_name(rows.dtype)}" if np.isfinite(own) else ""
+        value = own if narrow else value
     name = "" if names is None else f" ({names[feature]})"
-    raise ValueError(
-        f"X must be finite as {rows.dtype}; row {int(numbers[row])}, feature {feature}{name} is "
-        f"{float(rows[row, feature])}"
-    )
+    said = str(value).replace("nan", "NaN").replace("inf", "infinity")
+    raise ValueError(f"X must be finite{narrow}; row {number}, feature {feature}{name} is {said}")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _with_index(device: torch.device) -> torch.device:
@@ -666,10 +691,7 @@ def check_tensor(X: Tensor) -> Tensor:
     X = X.detach()
     if X.dtype not in (torch.float32, torch.float64):
         X = X.to(torch.float32)
-    # a sum is finite only if its terms are: one pass, no copy, unless the sum overflows
-    if not bool(X.sum().isfinite()) and not bool(X.isfinite().all()):
-        what = "NaN" if bool(X.isnan().any()) else "infinity"
-        raise ValueError(f"X must be finite; it contains {what}")
+    _check_finite(X, range(len(X)))
     return X
 
 
@@ -771,8 +793,8 @@ def feature_moments(rows: Rows) -> Moments:
     if not bool(finite.all()):
         feature = int(finite.int().argmin())
         raise ValueError(
-            f"rows must be finite as {rows.dtype}, and their squares as float64; feature {feature} "
-            f"is not: minimum {minimum[feature]:.3g}, maximum {maximum[feature]:.3g}"
+            f"X must be finite as {_name(rows.dtype)}, and its squares as float64; feature "
+            f"{feature} is not: minimum {minimum[feature]:.3g}, maximum {maximum[feature]:.3g}"
         )
     return Moments(mean, variance, minimum, maximum)
 
