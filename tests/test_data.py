@@ -299,6 +299,21 @@ def test_a_bad_row_of_a_dataset_is_named(dataset):
         rows[8:9]
 
 
+def test_an_item_that_cannot_be_read_is_named():
+    class Broken(Items):
+        def __getitem__(self, i):
+            if i == 7:
+                raise OSError("no such block")
+            return [super().__getitem__(i), 1] if i == 8 else super().__getitem__(i)
+
+    rows = opened(Broken(FLAT)).rows
+    with pytest.raises(OSError, match="no such block") as told:
+        rows[5:9]
+    assert told.value.__notes__ == ["row 7 of X, a Broken, could not be read"]
+    with pytest.raises(TypeError, match="a tuple that begins with one; row 8 is list"):
+        rows[8:9]
+
+
 def test_getitems_reads_a_piece_at_once_and_must_be_complete():
     many = ManyItems(FLAT)
     rows = opened(many).rows

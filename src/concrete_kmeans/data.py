@@ -12,10 +12,12 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
@@ -27,6 +29,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from concrete_kmeans import processes
 from concrete_kmeans.lloyd import Rows, own_rows
+from concrete_kmeans.readers.files import Arrays, open_input
+from concrete_kmeans.readers.parquet import ENDINGS as PARQUET_ENDINGS
 from concrete_kmeans.readers.parquet import Parquet
 from concrete_kmeans.reading import read_ahead
 from concrete_kmeans.validation import check_choice, check_positive_int, is_auto, shown
@@ -57,6 +61,7 @@ __all__ = [
     "feature_moments",
     "fit_scaling",
     "float_type",
+    "from_path",
     "merge_equal_rows",
     "on_disk",
     "open_rows",
@@ -253,7 +258,7 @@ class DatasetRows:
         self.dataset, self.device, self.dtype = dataset, _with_index(device), dtype
         self._lock = threading.Lock()
         n = len(dataset)
-        first = self._numbers(dataset[0], 0) if n else np.empty(())
+        first = self._numbers(self._item(0), 0) if n else np.empty(())
         self.feature_shape, self.item_dtype = first.shape, first.dtype
         self.shape = _flat_shape((n, *(self.feature_shape or (1,))))
 
@@ -288,7 +293,7 @@ class DatasetRows:
     def _items(self, numbers: list[int]) -> Sequence[Any]:
         many = getattr(self.dataset, "__getitems__", None)
         if many is None or not numbers:
-            return [self.dataset[i] for i in numbers]
+            return [self._item(i) for i in numbers]
         items: Sequence[Any] = many(numbers)
         if len(items) != len(numbers):
             raise ValueError(
@@ -297,6 +302,13 @@ class DatasetRows:
             )
         return items
 
+    def _item(self, i: int) -> Any:
+        try:
+            return self.dataset[i]
+        except Exception as error:
+            error.add_note(f"row {i} of X, a {type(self.dataset).__name__}, could not be read")
+            raise
+
     @staticmethod
     def _numbers(item: Any, i: int) -> npt.NDArray[Any]:
         """An item as an array, without what follows it in a tuple."""
@@ -304,7 +316,10 @@ class DatasetRows:
         if isinstance(first, Tensor):
             first = first.detach().cpu()
             first = first.float() if first.dtype == torch.bfloat16 else first  # numpy has none
-        row = np.asarray(first)
+        try:
+            row = np.asarray(first)
+        except (TypeError, ValueError, RuntimeError):  # a list of a row and its label, say
+            row = np.empty((), object)
         if row.dtype.kind not in "biuf":
             raise TypeError(
                 "an item of X must be an array or tensor of real numbers, or a tuple that begins "
@@ -614,6 +629,22 @@ def on_disk(X: npt.NDArray[Any]) -> bool:
     while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
         base = base.base
     return isinstance(base, np.memmap) and X.nbytes > STREAM_BYTES
+
+
+def from_path(X: Any) -> Any:
+    """What a path names: a ``.npy`` file as a memmap, Parquet files as such; all else as it is."""
+    if not isinstance(X, str | os.PathLike):
+        return X
+    path = Path(X)
+    ending = path.suffix.lower()
+    if ending == ".npy":
+        return cast("Arrays", open_input(path, "npy")).get("")
+    if ending in PARQUET_ENDINGS or path.is_dir():
+        return Parquet(path)
+    raise ValueError(
+        "X must be rows, or the path of a .npy file, a Parquet file or a folder of those, got "
+        f"{shown(X)}; ckm fit reads other files"
+    )
 
 
 def streams(X: object) -> bool:

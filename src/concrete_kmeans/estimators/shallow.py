@@ -30,6 +30,7 @@ from concrete_kmeans.data import (
     check_tensor,
     chunks_of,
     float_type,
+    from_path,
     merge_equal_rows,
     open_rows,
     resolve_device,
@@ -234,7 +235,7 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
+        X : array, DataFrame, CSR matrix, Tensor, Dataset, Parquet or path of n_samples rows
             Integers become floats; float32 and float64 stay; half precision becomes float32. A
             memmap, a map-style Dataset or :class:`~concrete_kmeans.Parquet` of more than 256 MiB is
             streamed: it may be larger than memory.
@@ -330,7 +331,7 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
+        X : array, DataFrame, CSR matrix, Tensor, Dataset, Parquet or path of n_samples rows
             At least ``n_clusters`` rows in the first call. Taken in batches of ``batch_size``.
         y : ignored
         sample_weight : array or Tensor of shape (n_samples,), optional
@@ -490,7 +491,7 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
+        X : array, DataFrame, CSR matrix, Tensor, Dataset, Parquet or path of n_samples rows
 
         Returns
         -------
@@ -504,7 +505,7 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
+        X : array, DataFrame, CSR matrix, Tensor, Dataset, Parquet or path of n_samples rows
 
         Returns
         -------
@@ -522,7 +523,7 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
+        X : array, DataFrame, CSR matrix, Tensor, Dataset, Parquet or path of n_samples rows
         y : ignored
         sample_weight : array or Tensor of shape (n_samples,), optional
 
@@ -598,6 +599,7 @@ class ConcreteKMeans(
         return self._checked(X, reset=False)
 
     def _checked(self, X: Any, *, reset: bool) -> tuple[Any, Rows]:
+        X = from_path(X)
         device = resolve_device(self.device, X)
         if streams(X):
             rows = open_rows(X, device=device, dtype=float_type(X)).rows

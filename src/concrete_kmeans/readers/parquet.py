@@ -90,20 +90,20 @@ class Parquet:
         self._files, schema = files, _schema(files[0], self._metadata[0])
         names = list(schema.names if columns is None else columns)
         _check_names(files[0], names, schema.names)
+        for file, metadata in zip(files[1:], self._metadata[1:], strict=True):
+            _check_same(file, _schema(file, metadata), files[0], schema, names)
+        if not any(metadata.num_rows for metadata in self._metadata):
+            raise ValueError(f"{self.path} has no rows")
         self.columns = [self._column(schema.field(name)) for name in names]
         types = [_number_type(schema.field(name).type) for name in names]
         narrow = all(str(kind) in ("halffloat", "float") for kind in types)
         self.dtype: np.dtype[Any] = np.dtype(np.float32 if narrow else np.float64)
-        for file, metadata in zip(files[1:], self._metadata[1:], strict=True):
-            _check_same(file, _schema(file, metadata), files[0], schema, names)
         groups = [
             (f, g, metadata.row_group(g).num_rows)
             for f, metadata in enumerate(self._metadata)
             for g in range(metadata.num_row_groups)
             if metadata.row_group(g).num_rows
         ]
-        if not groups:
-            raise ValueError(f"{self.path} has no rows")
         self._groups = [(f, g) for f, g, _ in groups]
         #: Numbers of the rows that the row groups begin with, and of all rows: (groups + 1,).
         self.bounds = np.concatenate([[0], np.cumsum([n for _, _, n in groups])])
@@ -166,15 +166,42 @@ class Parquet:
                 f"{self._files[0]}: column {field.name!r} must hold numbers or lists of numbers, "
                 f"it is of type {field.type}; choose others by columns"
             )
-        if types.is_fixed_size_list(field.type):
-            return ParquetColumn(field.name, int(field.type.list_size))
         if not _is_list(field.type):
             return ParquetColumn(field.name, None)
-        first = next(_open(self._files[0]).iter_batches(64, columns=[field.name]), None)
-        lengths = [] if first is None else first.column(0).value_lengths().drop_null().tolist()
-        if not lengths or not lengths[0]:
-            raise ValueError(f"{self._files[0]}: column {field.name!r} holds no list at first")
-        return ParquetColumn(field.name, int(lengths[0]))
+        if types.is_fixed_size_list(field.type):
+            size = int(field.type.list_size)
+        else:
+            size = self._first_length(field.name)
+        # a few bytes can declare a list of any length: its numbers have to be there
+        if not 1 <= size <= self._most_numbers(field.name):
+            raise ValueError(
+                f"{self._files[0]}: column {field.name!r} must hold lists of one number or more "
+                "in every row"
+            )
+        return ParquetColumn(field.name, size)
+
+    def _first_length(self, name: str) -> int:
+        """Of the lists of a column: that of the first; 0 if there is none."""
+        for file, metadata in zip(self._files, self._metadata, strict=True):
+            opened = _open(file, metadata)
+            try:
+                for batch in opened.iter_batches(64, columns=[name], use_threads=False):
+                    if lengths := batch.column(0).value_lengths().drop_null().tolist():
+                        return int(lengths[0])
+            finally:
+                opened.close()
+        return 0
+
+    def _most_numbers(self, name: str) -> int:
+        """In a column of a row group."""
+        groups = (
+            metadata.row_group(g)
+            for metadata in self._metadata
+            for g in range(metadata.num_row_groups)
+        )
+        columns = (group.column(i) for group in groups for i in range(group.num_columns))
+        here = (c.num_values for c in columns if c.path_in_schema.startswith(f"{name}."))
+        return max(here, default=0)
 
     def batches_from(self, start: int) -> Iterator[tuple[int, Numbers]]:
         """Rows from the row group that holds ``start`` on, with the number of the first."""
