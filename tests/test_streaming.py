@@ -448,6 +448,13 @@ class TestBatches:
         with pytest.raises(ValueError, match=match):
             make(2, batch_size=701).fit(KINDS["memmap"](folder))
 
+    def test_lloyd_has_no_batches(self, folder):
+        rows = KINDS["memmap"](folder)
+        km = ConcreteKMeans(K, algorithm="lloyd", batch_size=N, random_state=0)
+        assert same_clusters(km.fit(rows).labels_)
+        with pytest.raises(ValueError, match="batch_size must be at most 700"):
+            km.partial_fit(rows)
+
 
 # --------------------------------------------------------------------------------------------- fits
 
