@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import h5py
 import numpy as np
@@ -25,6 +26,7 @@ from sklearn.datasets import make_blobs
 from typer.testing import CliRunner
 
 import concrete_kmeans
+from concrete_kmeans import data as data_of_users
 from concrete_kmeans import estimators, readers, storage
 from concrete_kmeans.cli import app
 from concrete_kmeans.cli.runs import notes_of, open_model, read_new, rows_of
@@ -430,6 +432,32 @@ array_files = _file(["a.npy", "a.npz", "c.npz", "s.npz", "a.h5", "c.h5"])
 text_files = _file(["t.txt", "t.jsonl", "t.jsonl.gz"])
 
 
+def streams(rng: Rng, inputs: Seeds, place: Path) -> Case:
+    """Damaged files that are read a piece at a time."""
+    name, columns = [("plain.parquet", list("abcd")), ("v.parquet", None), ("a.npy", None)][
+        rng.integers(3)
+    ]
+    content = mutated_bytes((inputs / name).read_bytes(), rng)
+    path = place / name
+    path.write_bytes(content)
+    algorithm = ["concrete", "lloyd"][rng.integers(2)]
+
+    def work() -> None:
+        few = {"STREAM_BYTES": 0, "WINDOW_BYTES": 2**10, "BLOCK_BYTES": 2**7}
+        with mock.patch.multiple(data_of_users, **few):
+            X = path if name == "a.npy" else concrete_kmeans.Parquet(path, columns)
+            km = concrete_kmeans.ConcreteKMeans(
+                *(2,), algorithm=algorithm, batch_size=8, max_iter=5, random_state=0, device="cpu"
+            )
+            if not np.array_equal(km.fit(X).labels_, km.predict(X)):
+                raise FindingError("labels_ are not what predict says")
+
+    digest = hashlib.sha256(content).hexdigest()[:12]
+    return Case(
+        f"{name} {len(content)} bytes {digest}, {algorithm}", work, (name, "X ", "n_samples")
+    )
+
+
 def tables_of_anything(rng: Rng, _seeds: Seeds, place: Path) -> Case:
     """Tables whole as files, but of odd columns."""
     n = int(rng.integers(0, 12))
@@ -723,4 +751,5 @@ TARGETS: dict[str, tuple[Callable[[Rng, Path, Path], Case], int]] = {
     "commands_on_folders": (commands_on_folders, 2),
     "config_files": (config_files, 3),
     "command_lines": (command_lines, 2),
+    "streams": (streams, 5),
 }

@@ -2,10 +2,10 @@
 
 ``python benchmarks/streaming.py`` writes a memmap of 4 GiB and as much in a folder of Parquet files
 to a temporary folder, fits on them and on their first parts, and removes them. Every fit is a
-process of its own that may take 1 GiB more than its imports did. The limit is RLIMIT_DATA: all
-memory that a process can write to and that is its own. RLIMIT_AS would count the address space of a
-memmap, none of which need be in memory; what the page cache holds of a file the system takes back
-when it is short of memory, so that it counts neither here nor there.
+process of its own that may take 1 GiB more than its imports did, by two limits: RLIMIT_DATA, all
+memory that a process can write to and that is its own; and RLIMIT_AS, all addresses. Those of a
+memmap are taken before that limit is set, and none of them need be in memory: what the page cache
+holds of a file the system takes back when it is short of memory.
 
 Exit code 1: a fit failed, differs from the same in memory, or takes more than 15 % longer a row.
 """
@@ -169,8 +169,9 @@ def run(method: str, kind: str, folder: str, rows: int) -> dict[str, Any]:
     """Fit under the limit, and predict all rows again."""
     METHODS[method](blobs(0, 4096).copy())  # what is imported or set up once
     X = opened(folder, kind, rows)
-    limit = int(measure.memory("VmData") * 2**20) + LIMIT
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    for kind_of, now in ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize")):
+        limit = int(measure.memory(now) * 2**20) + LIMIT
+        resource.setrlimit(kind_of, (limit, limit))
     with Peak() as peak:
         start, cpu = time.perf_counter(), time.process_time()
         estimator = METHODS[method](X)
@@ -272,7 +273,7 @@ def measured(folder: Path, methods: list[str], options: argparse.Namespace) -> d
     return {
         "shape": [options.rows, D],
         "clusters": K,
-        "limit": f"RLIMIT_DATA, {LIMIT >> 20} MiB above the imports",
+        "limit": f"RLIMIT_DATA and RLIMIT_AS, {LIMIT >> 20} MiB above the imports",
         "memory": memory,
         "subset": same,
         "time_a_row_us": growth,

@@ -3,9 +3,12 @@
 import sys
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
+from scipy import sparse
 from sklearn.datasets import make_blobs
+from torch.utils.data import Dataset
 
 from concrete_kmeans import (
     DCN,
@@ -15,6 +18,7 @@ from concrete_kmeans import (
     AutoencoderKMeans,
     ConcreteKMeans,
     DeepConcreteKMeans,
+    data,
     processes,
 )
 from concrete_kmeans.estimators import deep, methods
@@ -54,7 +58,27 @@ METHODS = {
     "shallow, straight-through": lambda: ConcreteKMeans(4, gradient="distance", **SHALLOW),
     "shallow, one batch": lambda: ConcreteKMeans(4, **{**SHALLOW, "batch_size": 1000}),
     "Lloyd": lambda: ConcreteKMeans(20, algorithm="lloyd", n_init=3, random_state=0),
+    "CKM, of CSR": lambda: DeepConcreteKMeans(4, **SMALL),
+    "CKM, of a stream": lambda: DeepConcreteKMeans(4, **SMALL),
+    "Lloyd, of a stream": lambda: ConcreteKMeans(20, algorithm="lloyd", random_state=0),
 }
+
+
+class Items(Dataset):
+    """Rows that are streamed, in windows of 100."""
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, i):
+        return X[i]
+
+
+def given(name):
+    """X as a method is given it."""
+    if name.endswith("of CSR"):
+        return sparse.csr_array(X)
+    return Items() if name.endswith("of a stream") else X
 
 
 def short_phases():
@@ -67,7 +91,9 @@ def fit(name):
     """Fit; and what a fit leaves, as arrays by name."""
     estimator = METHODS[name]()
     weighted = {"sample_weight": WEIGHT} if name == "shallow" else {}
-    estimator.fit(X, **weighted)
+    few = mock.patch.multiple(data, STREAM_BYTES=1000, WINDOW_BYTES=100 * 48, BLOCK_BYTES=500)
+    with few:
+        estimator.fit(given(name), **weighted)
     return {
         "centers": np.stack([restart.cluster_centers for restart in estimator.restarts_]),
         "inertia": np.array([restart.inertia for restart in estimator.restarts_]),
@@ -94,6 +120,7 @@ def main(out, teams, *names):
         fresh = ConcreteKMeans(4, **{**SHALLOW, "random_state": None})
         found["fresh seed"] = fresh.fit(X).cluster_centers_
         found["parts"] = np.concatenate([fresh.partial_fit(X).cluster_centers_ for _ in range(3)])
+        found["draws"] = fresh._online.generator.numpy()
         found["history"] = np.array(DCN(4, n_init=2, **SMALL).fit(X).history_[-1].losses["loss"])
         found["refused"] = np.array(refused(lambda: DCN(4, **{**SMALL, "batch_size": 1})))
         with processes.together():

@@ -25,7 +25,7 @@ from sklearn.datasets import make_blobs
 from typer.testing import CliRunner
 
 import concrete_kmeans
-from concrete_kmeans import DeepConcreteKMeans, load, metrics, readers
+from concrete_kmeans import DeepConcreteKMeans, data, load, metrics, readers
 from concrete_kmeans.choosing import choose_k
 from concrete_kmeans.cli import app, common, fit, fitting
 from concrete_kmeans.objectives.deep import Reconstruction
@@ -287,6 +287,18 @@ class TestFit:
         note = "Features differ much in spread, and km takes them as they are"
         assert note in ok("fit", tmp_path / "a.npy", "-k", 3, "-o", tmp_path / "r", *KM)
         assert note not in ok("fit", folder / "a.npy", "-k", 3, "-o", tmp_path / "s", *KM)
+
+    def test_a_npy_file_is_not_held(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(data, "STREAM_BYTES", 1000)
+        opened, own = [], data.ArrayRows.__getitem__
+        monkeypatch.setattr(
+            data.ArrayRows, "__getitem__", lambda rows, at: opened.append(at) or own(rows, at)
+        )
+        monkeypatch.setattr(data, "as_rows", None)  # what takes an array as it is
+        np.save(tmp_path / "a.npy", X)
+        ok("fit", tmp_path / "a.npy", "-k", 3, "-o", tmp_path / "r", *KM)
+        assert opened
+        assert metrics.ari(Y, labels_of(tmp_path / "r")[1]) > 0.9
 
     def test_warnings_are_lines(self, tmp_path):
         np.save(tmp_path / "same.npy", np.ones((20, 3)))

@@ -290,12 +290,27 @@ def test_a_bad_row_of_a_dataset_is_named(dataset):
     torch.testing.assert_close(rows[0:5], DENSE[0:5].float())
     with pytest.raises(ValueError, match=r"shape \(24,\) of row 0, row 5 has \(3,\)"):
         rows[3:6]
-    with pytest.raises(ValueError, match=r"finite as torch.float32; row 6"):
+    with pytest.raises(ValueError, match="X must be finite; row 6, feature 0 is NaN"):
         rows[torch.tensor([0, 6])]
-    with pytest.raises(ValueError, match=r"finite as torch.float32; row 7"):
+    with pytest.raises(ValueError, match=r"finite as float32; row 7, feature 0 is 1e\+300"):
         rows[7:8]
     assert opened(dataset(X), torch.float64).rows[7:8].isfinite().all()
     with pytest.raises(TypeError, match="row 8 is ndarray"):
+        rows[8:9]
+
+
+def test_an_item_that_cannot_be_read_is_named():
+    class Broken(Items):
+        def __getitem__(self, i):
+            if i == 7:
+                raise OSError("no such block")
+            return [super().__getitem__(i), 1] if i == 8 else super().__getitem__(i)
+
+    rows = opened(Broken(FLAT)).rows
+    with pytest.raises(OSError, match="no such block") as told:
+        rows[5:9]
+    assert told.value.__notes__ == ["row 7 of X, a Broken, could not be read"]
+    with pytest.raises(TypeError, match="a tuple that begins with one; row 8 is list"):
         rows[8:9]
 
 
@@ -432,7 +447,7 @@ def test_scaling_errors():
     with pytest.raises(TypeError, match=r"floating point.*int64"):
         Scaling("global", torch.zeros(1), torch.ones(()))(torch.ones(1, 1, dtype=torch.int64))
     rows = opened(np.array([[1.0, 1e300], [1.0, 0.0]])).rows
-    with pytest.raises(ValueError, match=r"finite as torch.float32.*feature 1 is not.*maximum inf"):
+    with pytest.raises(ValueError, match=r"finite as float32.*feature 1 is not.*maximum inf"):
         fit_scaling(rows, "global")
 
 

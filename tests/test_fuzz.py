@@ -36,7 +36,7 @@ def inputs(fuzz, tmp_path_factory):
 TARGETS = (
     *("arrays", "sparse", "arguments", "functions", "tables", "tables_of_anything", "parquet"),
     *("array_files", "text_files", "records", "images", "model_folders", "commands_on_folders"),
-    *("config_files", "command_lines"),
+    *("config_files", "command_lines", "streams"),
 )
 
 

@@ -1,5 +1,6 @@
 """More rows than memory: streams give the rows, batches and fits that memory would."""
 
+import base64
 import itertools
 import os
 import subprocess
@@ -284,6 +285,37 @@ class TestParquet:
         with pytest.raises(ValueError, match="'v' must hold 2 numbers a row, row 70 holds"):
             Parquet(tmp_path).read(0, 71)
 
+    @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float32(), 2)])
+    def test_lists_are_looked_for_beyond_empty_files_and_rows(self, tmp_path, kind):
+        rows = [None] * 100 + [[1.0, 2.0]] * 3
+        for name, column in {"a": [], "b": rows, "c": []}.items():
+            pq.write_table(pa.table({"v": pa.array(column, kind)}), tmp_path / f"{name}.parquet")
+        found = Parquet(tmp_path)
+        assert found.shape == (103, 2)
+        with pytest.raises(ValueError, match="'v' must hold 2 numbers a row, row 0 holds 0"):
+            found.read(0, 1)
+
+    def test_lists_without_numbers(self, tmp_path):
+        empty = pa.array([[]] * 9, pa.list_(pa.float32()))
+        none = pa.array([None] * 9, pa.list_(pa.float32()))
+        pq.write_table(pa.table({"empty": empty, "none": none}), tmp_path / "a.parquet")
+        for name in ("empty", "none"):
+            match = f"column '{name}' must hold lists of one number or more"
+            with pytest.raises(ValueError, match=match):
+                Parquet(tmp_path, [name])
+
+    def test_lists_that_are_declared_longer_than_the_file(self, tmp_path):
+        """Names alone of a billion features would fill the memory."""
+        path, kinds = tmp_path / "a.parquet", [pa.list_(pa.float32(), n) for n in (2, 10**9)]
+        pq.write_table(pa.table({"v": pa.array([[1.0, 2.0]] * 9, kinds[0])}), path)
+        true, false = (
+            base64.b64encode(pa.schema([("v", kind)]).serialize().to_pybytes()) for kind in kinds
+        )
+        path.write_bytes(path.read_bytes().replace(true, false))
+        assert pq.read_schema(path).field("v").type == kinds[1]
+        with pytest.raises(ValueError, match="'v' must hold lists of one number or more"):
+            Parquet(tmp_path)
+
     def test_few_rows_are_read_once(self, folder, monkeypatch):
         monkeypatch.setattr(data, "STREAM_BYTES", 2**28)
         source = open_rows(Parquet(folder / "rows"), device=CPU, dtype=torch.float64)
@@ -416,6 +448,13 @@ class TestBatches:
         with pytest.raises(ValueError, match=match):
             make(2, batch_size=701).fit(KINDS["memmap"](folder))
 
+    def test_lloyd_has_no_batches(self, folder):
+        rows = KINDS["memmap"](folder)
+        km = ConcreteKMeans(K, algorithm="lloyd", batch_size=N, random_state=0)
+        assert same_clusters(km.fit(rows).labels_)
+        with pytest.raises(ValueError, match="batch_size must be at most 700"):
+            km.partial_fit(rows)
+
 
 # --------------------------------------------------------------------------------------------- fits
 
@@ -478,6 +517,21 @@ class TestShallow:
         np.testing.assert_allclose(
             centers, lloyd(rows, torch.tensor(X)[own[:1]], max_iter=1).centers[0], rtol=1e-5
         )
+
+    def test_paths(self, folder, tmp_path):
+        expected = ConcreteKMeans(K, max_iter=50, random_state=0).fit(KINDS["memmap"](folder))
+        for path in (folder / "rows.npy", str(folder / "rows.npy"), folder / "rows"):
+            km = ConcreteKMeans(K, max_iter=50, random_state=0).fit(path)
+            assert metrics.ari(expected.labels_, km.labels_) == 1.0
+            np.testing.assert_array_equal(km.predict(path), km.labels_)
+        assert DeepConcreteKMeans(2, **SMALL).fit(folder / "rows").n_features_in_ == D
+        for path, error, match in [
+            (tmp_path / "a.npy", FileNotFoundError, r"a\.npy does not exist"),
+            (tmp_path, ValueError, r"holds no file that ends in \.parquet"),
+            ("a.csv", ValueError, r"path of a \.npy file, a Parquet file .* got 'a\.csv'"),
+        ]:
+            with pytest.raises(error, match=match):
+                km.fit(path)
 
     def test_types(self, tmp_path):
         for dtype, expected in {"f8": "f8", "f4": "f4", "f2": "f4", "i2": "f8"}.items():
@@ -573,7 +627,7 @@ class TestNotFinite:
     @pytest.mark.parametrize("make", [ConcreteKMeans, DeepConcreteKMeans])
     def test_the_row_and_the_feature_are_named(self, make, kind, broken, folder):
         name = r" \(x2\)" if kind == "Parquet" else ""
-        match = f"X must be finite as torch.float32; row 4321, feature 2{name} is nan"
+        match = f"X must be finite; row 4321, feature 2{name} is NaN"
         estimator = make(2, **({"max_iter": 9} if make is ConcreteKMeans else SMALL))
         with pytest.raises(ValueError, match=match):
             estimator.fit(broken[kind])
@@ -581,10 +635,26 @@ class TestNotFinite:
         with pytest.raises(ValueError, match=match):
             estimator.predict(broken[kind])
 
+    def test_too_large_for_the_type_of_the_rows(self, tmp_path):
+        rows = X.astype(np.float64)
+        rows[7, 1], rows[8, 0] = -1e300, np.inf
+        np.save(tmp_path / "a.npy", rows)
+        write(tmp_path / "a.parquet", rows)
+        for given_, name in [
+            (np.load(tmp_path / "a.npy", mmap_mode="r"), ""),
+            (Parquet(tmp_path / "a.parquet"), r" \(x1\)"),
+            (Many(rows), ""),
+        ]:
+            match = rf"^X must be finite as float32; row 7, feature 1{name} is -1e\+300$"
+            with pytest.raises(ValueError, match=match):
+                DeepConcreteKMeans(2, **SMALL).fit(given_)
+            with pytest.raises(ValueError, match=r"^X must be finite; row 8, .* is infinity$"):
+                ConcreteKMeans(2).fit(given_)
+
     def test_a_missing_value(self, tmp_path):
         table = pa.table({"a": [1.0] * 400 + [None] + [2.0] * 200})
         pq.write_table(table, tmp_path / "a.parquet")
-        with pytest.raises(ValueError, match=r"row 400, feature 0 \(a\) is nan"):
+        with pytest.raises(ValueError, match=r"X must be finite; row 400, feature 0 \(a\) is NaN"):
             ConcreteKMeans(1).fit(Parquet(tmp_path / "a.parquet"))
 
     def test_a_loss_that_is_not_keeps_the_last_good_state(self, folder, monkeypatch):

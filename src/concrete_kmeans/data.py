@@ -12,10 +12,12 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
@@ -27,6 +29,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from concrete_kmeans import processes
 from concrete_kmeans.lloyd import Rows, own_rows
+from concrete_kmeans.readers.files import Arrays, open_input
+from concrete_kmeans.readers.parquet import ENDINGS as PARQUET_ENDINGS
 from concrete_kmeans.readers.parquet import Parquet
 from concrete_kmeans.reading import read_ahead
 from concrete_kmeans.validation import check_choice, check_positive_int, is_auto, shown
@@ -57,6 +61,7 @@ __all__ = [
     "feature_moments",
     "fit_scaling",
     "float_type",
+    "from_path",
     "merge_equal_rows",
     "on_disk",
     "open_rows",
@@ -144,6 +149,11 @@ class ArrayRows:
             host.numpy()[...] = piece
         return _deliver(host.view(len(piece), self.shape[1]), self.device, self.dtype)
 
+    def given(self, number: int) -> npt.NDArray[Any]:
+        """A row (D,) as it was brought, for errors."""
+        row: npt.NDArray[Any] = self.X[number]
+        return row.reshape(-1)
+
 
 class TensorRows:
     """Rows of a tensor that stays where it is, converted in the pieces that are read.
@@ -211,7 +221,7 @@ class SparseRows:
         """Dense rows on the device."""
         piece = self.X[_host_index(rows)].toarray()
         if piece.dtype not in _TORCH_DTYPES:
-            piece = piece.astype(str(self.dtype).removeprefix("torch."))
+            piece = piece.astype(_name(self.dtype))
         host = torch.from_numpy(piece)
         return _deliver(host, self.device, self.dtype)
 
@@ -248,7 +258,7 @@ class DatasetRows:
         self.dataset, self.device, self.dtype = dataset, _with_index(device), dtype
         self._lock = threading.Lock()
         n = len(dataset)
-        first = self._numbers(dataset[0], 0) if n else np.empty(())
+        first = self._numbers(self._item(0), 0) if n else np.empty(())
         self.feature_shape, self.item_dtype = first.shape, first.dtype
         self.shape = _flat_shape((n, *(self.feature_shape or (1,))))
 
@@ -272,13 +282,18 @@ class DatasetRows:
                         f"row {i} has {row.shape}"
                     )
                 out[place] = row.reshape(-1)
-        _check_finite(host, numbers)
+        _check_finite(host, numbers, given=self.given)
         return _deliver(host, self.device, self.dtype)
+
+    def given(self, number: int) -> npt.NDArray[Any]:
+        """A row (D,) as it was brought, for errors."""
+        with self._lock:
+            return self._numbers(self._items([number])[0], number).reshape(-1)
 
     def _items(self, numbers: list[int]) -> Sequence[Any]:
         many = getattr(self.dataset, "__getitems__", None)
         if many is None or not numbers:
-            return [self.dataset[i] for i in numbers]
+            return [self._item(i) for i in numbers]
         items: Sequence[Any] = many(numbers)
         if len(items) != len(numbers):
             raise ValueError(
@@ -287,6 +302,13 @@ class DatasetRows:
             )
         return items
 
+    def _item(self, i: int) -> Any:
+        try:
+            return self.dataset[i]
+        except Exception as error:
+            error.add_note(f"row {i} of X, a {type(self.dataset).__name__}, could not be read")
+            raise
+
     @staticmethod
     def _numbers(item: Any, i: int) -> npt.NDArray[Any]:
         """An item as an array, without what follows it in a tuple."""
@@ -294,7 +316,10 @@ class DatasetRows:
         if isinstance(first, Tensor):
             first = first.detach().cpu()
             first = first.float() if first.dtype == torch.bfloat16 else first  # numpy has none
-        row = np.asarray(first)
+        try:
+            row = np.asarray(first)
+        except (TypeError, ValueError, RuntimeError):  # a list of a row and its label, say
+            row = np.empty((), object)
         if row.dtype.kind not in "biuf":
             raise TypeError(
                 "an item of X must be an array or tensor of real numbers, or a tuple that begins "
@@ -331,6 +356,10 @@ class ParquetRows:
             host = torch.from_numpy(found.astype(_NUMPY_DTYPES[self.dtype], copy=False))
         return _deliver(host, self.device, self.dtype)
 
+    def given(self, number: int) -> npt.NDArray[Any]:
+        """A row (D,) as it was brought, for errors."""
+        return self.X.pick(np.array([number])).reshape(-1)
+
 
 class Stream(NamedTuple):
     """How rows that are too many to be held are read, of a source that has ``stream``."""
@@ -361,7 +390,7 @@ class Streamed:
     >>> rows[0:2]
     Traceback (most recent call last):
     ...
-    ValueError: X must be finite as torch.float64; row 1, feature 1 is nan
+    ValueError: X must be finite; row 1, feature 1 is NaN
     """
 
     index_device = CPU
@@ -381,7 +410,7 @@ class Streamed:
         """Dense rows on the device."""
         found = self.rows[rows]
         numbers = range(*rows.indices(self.shape[0])) if isinstance(rows, slice) else rows
-        _check_finite(found, numbers, self.names)
+        _check_finite(found, numbers, self.names, self.rows.given)
         return found
 
 
@@ -395,7 +424,10 @@ def even_blocks(n: int, d: int, itemsize: int) -> Stream:
 
 
 def _check_finite(
-    rows: Tensor, numbers: Sequence[int] | Tensor, names: Sequence[str] | None = None
+    rows: Tensor,
+    numbers: Sequence[int] | Tensor,
+    names: Sequence[str] | None = None,
+    given: Callable[[int], npt.NDArray[Any]] | None = None,
 ) -> None:
     """Refuse rows (B, D) with NaN or infinity; the error names the first."""
     # a sum is finite only if its terms are: one pass, no copy, unless the sum overflows
@@ -406,11 +438,19 @@ def _check_finite(
         return
     row = int(bad.any(1).int().argmax())
     feature = int(bad[row].int().argmax())
+    number, value = int(numbers[row]), rows[row, feature].item()
+    narrow = ""
+    if given is not None and math.isinf(value):  # it may be too large for the type of the rows only
+        own = given(number)[feature]
+        narrow = f" as {_name(rows.dtype)}" if np.isfinite(own) else ""
+        value = own if narrow else value
     name = "" if names is None else f" ({names[feature]})"
-    raise ValueError(
-        f"X must be finite as {rows.dtype}; row {int(numbers[row])}, feature {feature}{name} is "
-        f"{float(rows[row, feature])}"
-    )
+    said = str(value).replace("nan", "NaN").replace("inf", "infinity")
+    raise ValueError(f"X must be finite{narrow}; row {number}, feature {feature}{name} is {said}")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _with_index(device: torch.device) -> torch.device:
@@ -591,6 +631,22 @@ def on_disk(X: npt.NDArray[Any]) -> bool:
     return isinstance(base, np.memmap) and X.nbytes > STREAM_BYTES
 
 
+def from_path(X: Any) -> Any:
+    """What a path names: a ``.npy`` file as a memmap, Parquet files as such; all else as it is."""
+    if not isinstance(X, str | os.PathLike):
+        return X
+    path = Path(X)
+    ending = path.suffix.lower()
+    if ending == ".npy":
+        return cast("Arrays", open_input(path, "npy")).get("")
+    if ending in PARQUET_ENDINGS or path.is_dir():
+        return Parquet(path)
+    raise ValueError(
+        "X must be rows, or the path of a .npy file, a Parquet file or a folder of those, got "
+        f"{shown(X)}; ckm fit reads other files"
+    )
+
+
 def streams(X: object) -> bool:
     """Whether rows of X are checked when they are read: all of it may be more than memory holds."""
     return isinstance(X, Dataset | Parquet) or (isinstance(X, np.ndarray) and on_disk(X))
@@ -666,10 +722,7 @@ def check_tensor(X: Tensor) -> Tensor:
     X = X.detach()
     if X.dtype not in (torch.float32, torch.float64):
         X = X.to(torch.float32)
-    # a sum is finite only if its terms are: one pass, no copy, unless the sum overflows
-    if not bool(X.sum().isfinite()) and not bool(X.isfinite().all()):
-        what = "NaN" if bool(X.isnan().any()) else "infinity"
-        raise ValueError(f"X must be finite; it contains {what}")
+    _check_finite(X, range(len(X)))
     return X
 
 
@@ -771,8 +824,8 @@ def feature_moments(rows: Rows) -> Moments:
     if not bool(finite.all()):
         feature = int(finite.int().argmin())
         raise ValueError(
-            f"rows must be finite as {rows.dtype}, and their squares as float64; feature {feature} "
-            f"is not: minimum {minimum[feature]:.3g}, maximum {maximum[feature]:.3g}"
+            f"X must be finite as {_name(rows.dtype)}, and its squares as float64; feature "
+            f"{feature} is not: minimum {minimum[feature]:.3g}, maximum {maximum[feature]:.3g}"
         )
     return Moments(mean, variance, minimum, maximum)
 

@@ -40,10 +40,11 @@ class Parts:
             except torch.OutOfMemoryError:
                 if stop - start == 1:
                     raise
-                self._halve(stop - start)
+            else:
+                yield found
+                start = stop
                 continue
-            yield found
-            start = stop
+            self._halve(stop - start)  # the error is gone, and with it what its frames held
 
     def _halve(self, rows: int) -> None:
         self.most = rows // 2

@@ -16,7 +16,7 @@ from concrete_kmeans import estimators, metrics, processes, readers, storage
 from concrete_kmeans.checkpoints import Stopped
 from concrete_kmeans.choosing import choose_k
 from concrete_kmeans.cli.runs import Input, Kept, Notes, rows_for, write_report
-from concrete_kmeans.data import as_rows, feature_moments
+from concrete_kmeans.data import feature_moments, open_rows
 from concrete_kmeans.estimators.deep import choose_scale
 from concrete_kmeans.estimators.saving import save
 from concrete_kmeans.readers import Data, Options
@@ -298,7 +298,8 @@ def _possible(request: Request, n: int) -> int | tuple[int, int]:
 
 def _spread_unequally(rows: Any) -> bool:
     """Whether a deep method would standardise each feature."""
-    numbers = as_rows(np.asarray(rows, dtype=np.float64), torch.device("cpu"))
+    held = rows if isinstance(rows, np.ndarray) else np.asarray(rows, dtype=np.float64)
+    numbers = open_rows(held, device=torch.device("cpu"), dtype=torch.float64).rows
     return choose_scale(feature_moments(numbers)) == "standard"
 
 

@@ -45,6 +45,7 @@ from concrete_kmeans.data import (
     check_tensor,
     feature_moments,
     fit_scaling,
+    from_path,
     open_rows,
     pieces,
     resolve_device,
@@ -397,7 +398,7 @@ class DeepClusterer(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
+        X : array, DataFrame, CSR matrix, Tensor, Dataset, Parquet or path of n_samples rows
             Rows may have more than one axis, as images do. A memmap, a map-style Dataset or
             :class:`~concrete_kmeans.Parquet` of more than 256 MiB is streamed: it may be larger
             than memory.
@@ -956,6 +957,7 @@ class DeepClusterer(
 
     def _open(self, X: Any, *, reset: bool) -> tuple[Any, Source]:
         """X checked, and as a source of rows on the device."""
+        X = from_path(X)
         device = resolve_device(self.device, X)
         dtype = torch.float64 if self.precision == "float64" else torch.float32
         if not reset:

@@ -30,6 +30,7 @@ from concrete_kmeans.data import (
     check_tensor,
     chunks_of,
     float_type,
+    from_path,
     merge_equal_rows,
     open_rows,
     resolve_device,
@@ -234,7 +235,7 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
+        X : array, DataFrame, CSR matrix, Tensor, Dataset, Parquet or path of n_samples rows
             Integers become floats; float32 and float64 stay; half precision becomes float32. A
             memmap, a map-style Dataset or :class:`~concrete_kmeans.Parquet` of more than 256 MiB is
             streamed: it may be larger than memory.
@@ -253,10 +254,12 @@ class ConcreteKMeans(
 
     def _fit(self, X: Any, sample_weight: Any) -> None:
         X, rows, weight = self._check_fit_input(X, sample_weight)
+        if self.algorithm == "concrete":
+            check_batch_size(rows, self.batch_size)
         n_init = self._n_init()
         seed = processes.number_from_first(seed_from(self.random_state))
         # Every step uses all rows when one batch holds them; merged, equal rows count as a weight.
-        merge = int(rows.shape[0]) <= self.batch_size
+        merge = int(rows.shape[0]) <= self.batch_size and stream_of(rows) is None
         own, own_weight = merge_equal_rows(rows, weight) if merge else (rows, weight)
         sample, sample_weight = self._init_sample(own, own_weight)
         with processes.split(n_init) as mine:
@@ -275,9 +278,14 @@ class ConcreteKMeans(
         totals = totals.where(totals.isfinite(), torch.inf)
         best = int(totals.argmin())
         if not bool(totals[best].isfinite()):
+            large = f"squares of X, or their sums, are too large for {rows.dtype}: scale X"
+            if self.algorithm == "concrete":
+                large = (
+                    f"{large}; or learning_rate={self.learning_rate!r} is too large for gradient="
+                    f"{self.gradient!r}: lower it"
+                )
             raise FloatingPointError(
-                f"training diverged: no restart ended with finite centers (gradient="
-                f"{self.gradient!r}, learning_rate={self.learning_rate!r}); lower the learning rate"
+                f"training diverged, no restart ended with finite centers and inertia: {large}"
             )
         own_labels = nearest_labels(rows, centers[best])[0] if several else labels[best]
         give = like_input(X)
@@ -330,7 +338,7 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
+        X : array, DataFrame, CSR matrix, Tensor, Dataset, Parquet or path of n_samples rows
             At least ``n_clusters`` rows in the first call. Taken in batches of ``batch_size``.
         y : ignored
         sample_weight : array or Tensor of shape (n_samples,), optional
@@ -347,6 +355,7 @@ class ConcreteKMeans(
     def _partial_fit(self, X: Any, sample_weight: Any) -> None:
         first = not hasattr(self, "cluster_centers_")
         X, rows, weight = self._check_fit_input(X, sample_weight, first=first)
+        check_batch_size(rows, self.batch_size)
         if first:
             seed = processes.number_from_first(seed_from(self.random_state))
             generators = [torch.Generator(rows.device).manual_seed(seed)]
@@ -470,7 +479,8 @@ class ConcreteKMeans(
             return online._replace(shares=shares, sigma=online.sigma.to(centers))
         start, end = start_and_end("learning_rate", self.learning_rate)
         taken = int(InverseTime.slow * start / end)
-        generator = torch.Generator(rows.device).manual_seed(seed_from(self.random_state))
+        seed = processes.number_from_first(seed_from(self.random_state))
+        generator = torch.Generator(rows.device).manual_seed(seed)
         sigma = self._sigma(*self._init_sample(rows, weight), centers)
         return Online(taken, sigma, None, generator.get_state())
 
@@ -490,7 +500,7 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
+        X : array, DataFrame, CSR matrix, Tensor, Dataset, Parquet or path of n_samples rows
 
         Returns
         -------
@@ -504,7 +514,7 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
+        X : array, DataFrame, CSR matrix, Tensor, Dataset, Parquet or path of n_samples rows
 
         Returns
         -------
@@ -522,7 +532,7 @@ class ConcreteKMeans(
 
         Parameters
         ----------
-        X : array, DataFrame, CSR matrix, Tensor, Dataset or Parquet of n_samples rows
+        X : array, DataFrame, CSR matrix, Tensor, Dataset, Parquet or path of n_samples rows
         y : ignored
         sample_weight : array or Tensor of shape (n_samples,), optional
 
@@ -590,7 +600,6 @@ class ConcreteKMeans(
         weight = self._check_weight(sample_weight, rows)
         if first and int(rows.shape[0]) < self.n_clusters:
             raise ValueError(f"n_samples={rows.shape[0]} should be >= n_clusters={self.n_clusters}")
-        check_batch_size(rows, self.batch_size)
         return X, rows, weight
 
     def _check_new_input(self, X: Any) -> tuple[Any, Rows]:
@@ -598,6 +607,7 @@ class ConcreteKMeans(
         return self._checked(X, reset=False)
 
     def _checked(self, X: Any, *, reset: bool) -> tuple[Any, Rows]:
+        X = from_path(X)
         device = resolve_device(self.device, X)
         if streams(X):
             rows = open_rows(X, device=device, dtype=float_type(X)).rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from concrete_kmeans.readers.contents import need, unknown
+from concrete_kmeans.readers.files import DAMAGE
 
 __all__ = ["Parquet", "ParquetColumn"]
 
@@ -90,20 +92,20 @@ class Parquet:
         self._files, schema = files, _schema(files[0], self._metadata[0])
         names = list(schema.names if columns is None else columns)
         _check_names(files[0], names, schema.names)
+        for file, metadata in zip(files[1:], self._metadata[1:], strict=True):
+            _check_same(file, _schema(file, metadata), files[0], schema, names)
+        if not any(metadata.num_rows for metadata in self._metadata):
+            raise ValueError(f"{self.path} has no rows")
         self.columns = [self._column(schema.field(name)) for name in names]
         types = [_number_type(schema.field(name).type) for name in names]
         narrow = all(str(kind) in ("halffloat", "float") for kind in types)
         self.dtype: np.dtype[Any] = np.dtype(np.float32 if narrow else np.float64)
-        for file, metadata in zip(files[1:], self._metadata[1:], strict=True):
-            _check_same(file, _schema(file, metadata), files[0], schema, names)
         groups = [
             (f, g, metadata.row_group(g).num_rows)
             for f, metadata in enumerate(self._metadata)
             for g in range(metadata.num_row_groups)
             if metadata.row_group(g).num_rows
         ]
-        if not groups:
-            raise ValueError(f"{self.path} has no rows")
         self._groups = [(f, g) for f, g, _ in groups]
         #: Numbers of the rows that the row groups begin with, and of all rows: (groups + 1,).
         self.bounds = np.concatenate([[0], np.cumsum([n for _, _, n in groups])])
@@ -166,32 +168,63 @@ class Parquet:
                 f"{self._files[0]}: column {field.name!r} must hold numbers or lists of numbers, "
                 f"it is of type {field.type}; choose others by columns"
             )
-        if types.is_fixed_size_list(field.type):
-            return ParquetColumn(field.name, int(field.type.list_size))
         if not _is_list(field.type):
             return ParquetColumn(field.name, None)
-        first = next(_open(self._files[0]).iter_batches(64, columns=[field.name]), None)
-        lengths = [] if first is None else first.column(0).value_lengths().drop_null().tolist()
-        if not lengths or not lengths[0]:
-            raise ValueError(f"{self._files[0]}: column {field.name!r} holds no list at first")
-        return ParquetColumn(field.name, int(lengths[0]))
+        if types.is_fixed_size_list(field.type):
+            size = int(field.type.list_size)
+        else:
+            size = self._first_length(field.name)
+        # a few bytes can declare a list of any length: its numbers have to be there
+        if not 1 <= size <= self._most_numbers(field.name):
+            raise ValueError(
+                f"{self._files[0]}: column {field.name!r} must hold lists of one number or more "
+                "in every row"
+            )
+        return ParquetColumn(field.name, size)
+
+    def _first_length(self, name: str) -> int:
+        """Of the lists of a column: that of the first; 0 if there is none."""
+        for file, metadata in zip(self._files, self._metadata, strict=True):
+            opened = _open(file, metadata)
+            try:
+                with _reading(file):
+                    for batch in opened.iter_batches(64, columns=[name], use_threads=False):
+                        if lengths := batch.column(0).value_lengths().drop_null().tolist():
+                            return int(lengths[0])
+            finally:
+                opened.close()
+        return 0
+
+    def _most_numbers(self, name: str) -> int:
+        """In a column of a row group."""
+        groups = (
+            metadata.row_group(g)
+            for metadata in self._metadata
+            for g in range(metadata.num_row_groups)
+        )
+        columns = (group.column(i) for group in groups for i in range(group.num_columns))
+        here = (c.num_values for c in columns if c.path_in_schema.startswith(f"{name}."))
+        return max(here, default=0)
 
     def batches_from(self, start: int) -> Iterator[tuple[int, Numbers]]:
         """Rows from the row group that holds ``start`` on, with the number of the first."""
         first = int(np.searchsorted(self.bounds, start, side="right")) - 1
         size = max(1, min(2**16, BATCH_BYTES // (self.shape[1] * self.dtype.itemsize)))
         names = [column.name for column in self.columns]
-        arrow = need("pyarrow", "Parquet")
         for g in range(first, len(self._groups)):
             f, own = self._groups[g]
             place = int(self.bounds[g])
             file = _open(self._files[f], self._metadata[f])
             try:
-                for batch in file.iter_batches(size, [own], names, use_threads=False):
+                with _reading(self._files[f]):
+                    batches = file.iter_batches(size, [own], names, use_threads=False)
+                while True:
+                    with _reading(self._files[f]):
+                        batch = next(batches, None)
+                    if batch is None:
+                        break
                     yield place, self._converted(batch, place)
                     place += len(batch)
-            except (OSError, arrow.ArrowException) as error:
-                raise ValueError(f"{self._files[f]} cannot be read: {error}") from error
             finally:
                 file.close()
             if place != self.bounds[g + 1]:
@@ -205,17 +238,21 @@ class Parquet:
             for column in self.columns:
                 values = batch.column(column.name)
                 if column.size is None:
-                    out[:, feature] = _plain(values)
+                    with _reading(self.path):
+                        out[:, feature] = _plain(values)
                     feature += 1
                 else:
-                    flat = self._flat(values, column, place)
-                    out[:, feature : feature + column.size] = flat.reshape(-1, column.size)
+                    self._check_lengths(values, column, place)
+                    with _reading(self.path):
+                        flat = _plain(values.flatten())
+                        out[:, feature : feature + column.size] = flat.reshape(-1, column.size)
                     feature += column.size
         return out
 
-    def _flat(self, values: Any, column: ParquetColumn, place: int) -> Numbers:
-        """The numbers of all lists, one after another."""
-        lengths = values.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    def _check_lengths(self, values: Any, column: ParquetColumn, place: int) -> None:
+        """Refuse lists of another length than the first."""
+        with _reading(self.path):
+            lengths = values.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         wrong = lengths != column.size
         if wrong.any() or values.null_count:
             row = int(wrong.argmax())
@@ -223,7 +260,6 @@ class Parquet:
                 f"{self.path}: column {column.name!r} must hold {column.size} numbers a row, "
                 f"row {place + row} holds {lengths[row]}"
             )
-        return _plain(values.flatten())
 
 
 class _Scan:
@@ -269,15 +305,23 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """While it lasts, Arrow reads a file: whatever it raises is about that."""
+    arrow = need("pyarrow", "Parquet")
+    try:
+        yield
+    except (*DAMAGE, arrow.ArrowException) as error:
+        said = " ".join(str(error).split())  # it may take several lines
+        raise ValueError(f"{file} cannot be read as Parquet: {said}") from error
+
+
 def _open(file: Path, metadata: Any = None) -> Any:
     """A file whose columns are read a buffer at a time: without, whole columns would be held."""
-    arrow, parquet = need("pyarrow", "Parquet"), need("pyarrow.parquet", "Parquet")
-    try:
-        return parquet.ParquetFile(
+    with _reading(file):
+        return need("pyarrow.parquet", "Parquet").ParquetFile(
             file, metadata=metadata, buffer_size=BUFFER_BYTES, pre_buffer=False
         )
-    except (OSError, arrow.ArrowException) as error:
-        raise ValueError(f"{file} cannot be read as Parquet: {error}") from error
 
 
 def _metadata(file: Path) -> Any:
@@ -289,7 +333,8 @@ def _metadata(file: Path) -> Any:
 
 
 def _schema(file: Path, metadata: Any) -> Any:
-    schema = metadata.schema.to_arrow_schema()
+    with _reading(file):
+        schema = metadata.schema.to_arrow_schema()
     if len(set(schema.names)) < len(schema.names):
         twice = next(name for name in schema.names if schema.names.count(name) > 1)
         raise ValueError(f"{file} has two columns named {twice!r}")
