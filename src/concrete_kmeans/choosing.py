@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 
 from concrete_kmeans.estimators.deep import restart_agreement
 from concrete_kmeans.lloyd import assign, kmeans_plusplus, lloyd
+from concrete_kmeans.modes import plain
 from concrete_kmeans.report import KCurve
 from concrete_kmeans.report.projection import evenly, reduced
 from concrete_kmeans.validation import check_positive_int, check_whole
@@ -36,6 +37,7 @@ STRUCTURE = (
 )
 
 
+@plain()
 def choose_k(
     X: Any, k: Sequence[int] = range(2, 21), *, n_init: int = 10, random_state: int = 0
 ) -> KCurve:

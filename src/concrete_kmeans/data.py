@@ -26,6 +26,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
+from torch.utils.dlpack import from_dlpack
 
 from concrete_kmeans import processes
 from concrete_kmeans.lloyd import Rows, own_rows
@@ -58,6 +59,7 @@ __all__ = [
     "check_batch_size",
     "check_tensor",
     "chunks_of",
+    "detached",
     "feature_moments",
     "fit_scaling",
     "float_type",
@@ -706,6 +708,12 @@ def _same_device(wanted: torch.device, have: torch.device) -> bool:
     return wanted.type == have.type and wanted.index in (None, have.index)
 
 
+def detached(X: Tensor) -> Tensor:
+    """The same memory without a graph, for gradients to be computed with."""
+    X = X.detach()
+    return from_dlpack(X) if X.is_inference() else X  # autograd refuses inference tensors
+
+
 def check_tensor(X: Tensor) -> Tensor:
     """Check for (N, D), not empty and finite; return it as float32 or float64."""
     if X.ndim != 2:
@@ -719,7 +727,7 @@ def check_tensor(X: Tensor) -> Tensor:
             raise ValueError(
                 f"X has 0 {what}(s) (shape={tuple(X.shape)}) while a minimum of 1 is required"
             )
-    X = X.detach()
+    X = detached(X)
     if X.dtype not in (torch.float32, torch.float64):
         X = X.to(torch.float32)
     _check_finite(X, range(len(X)))
@@ -1255,7 +1263,7 @@ class Batches:
         n_batches: int | None = None,
     ) -> None:
         self.X, self.generators = X, generators
-        self.n, self.size = int(X.shape[0]), min(batch_size, int(X.shape[0]))
+        self.n, self.size = int(X.shape[0]), min(int(batch_size), int(X.shape[0]))
         # a mean of one keeps the loss and the learning rate those of unweighted rows
         self.weight = None if weight is None else weight / weight.mean()
         self.place: Place | None = None

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from concrete_kmeans import functional as F
 from concrete_kmeans.data import Scaling
 from concrete_kmeans.files import check_file_place, write_bytes
+from concrete_kmeans.modes import plain
 from concrete_kmeans.networks import Autoencoder, StackedModule
 
 __all__ = ["OUTPUTS", "export_onnx"]
@@ -55,6 +56,7 @@ class _First(nn.Module):
         return self.network.points(self.network.encode(rows))[0]
 
 
+@plain()
 def export_onnx(estimator: Any, path: str | Path) -> None:
     """Write scaling, encoder and assignment of a fitted estimator as an ONNX file.
 

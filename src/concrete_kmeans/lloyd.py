@@ -24,6 +24,7 @@ from torch import Tensor
 
 from concrete_kmeans import processes
 from concrete_kmeans.memory import Parts
+from concrete_kmeans.modes import plain
 from concrete_kmeans.reading import read_ahead
 from concrete_kmeans.validation import check_positive_int
 
@@ -470,6 +471,7 @@ class _Sampler:
         return processes.sum_all(number.where(holder == rank, 0)), bounds[:, -1:]
 
 
+@plain()
 @torch.no_grad()
 def kmeans_plusplus(
     X: Rows,
@@ -600,6 +602,7 @@ class _NearestOfTrials:
 # Lloyd
 
 
+@plain()
 @torch.no_grad()
 def lloyd(
     X: Rows,
@@ -672,6 +675,7 @@ def lloyd(
     return LloydResult(chunks.moved_back(centers), labels, total, n_iter)
 
 
+@plain()
 @torch.no_grad()
 def assign(
     X: Rows, centers: Tensor, *, max_chunk_bytes: int | None = None
@@ -703,6 +707,7 @@ def assign(
         return _nearest(chunks, chunks.moved(centers), threads)
 
 
+@plain()
 @torch.no_grad()
 def nearest_labels(X: Rows, centers: Tensor) -> Tensor:
     """Nearest centre of each row, (R, N) int32, as :func:`assign` and without the distances.
@@ -727,6 +732,7 @@ def nearest_labels(X: Rows, centers: Tensor) -> Tensor:
     return processes.gather(labels, chunks.n_every, dim=1)
 
 
+@plain()
 @torch.no_grad()
 def label_rows(
     X: Rows, centers: Tensor, *, sample_weight: Tensor | None = None, keep: bool = True
@@ -774,6 +780,7 @@ def label_rows(
     return labels, processes.sum_all(sum(others, own))
 
 
+@plain()
 @torch.no_grad()
 def inertia(
     X: Rows, centers: Tensor, labels: Tensor, sample_weight: Tensor | None = None

@@ -369,7 +369,7 @@ def consensus(
     """
     votes = torch.nn.functional.one_hot(labels.long(), n_clusters).float()  # (M, N, K)
     if weights is not None:
-        votes *= torch.tensor(weights, device=votes.device).sqrt().view(-1, 1, 1)
+        votes *= votes.new_tensor(weights).sqrt().view(-1, 1, 1)
     points = votes.transpose(0, 1).flatten(1)
     return best_of_draws(points, n_clusters, generator)
 
@@ -424,7 +424,7 @@ def leading_components(rows: Tensor, n_components: int) -> tuple[Tensor, Tensor]
     centred = rows - mean
     fixed = torch.Generator().manual_seed(0)
     width = min(n_components + 10, *rows.shape)
-    basis = torch.randn(width, rows.shape[1], generator=fixed).to(rows).T
+    basis = torch.randn(width, rows.shape[1], generator=fixed, dtype=torch.float32).to(rows).T
     for _ in range(6):
         basis = torch.linalg.qr(centred.T @ (centred @ basis)).Q
     _, _, turned = torch.linalg.svd(centred @ basis, full_matrices=False)

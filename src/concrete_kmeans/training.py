@@ -319,8 +319,8 @@ class _Recorded:
     def __init__(self, step: _Step, batches: Batches) -> None:
         self.step, self.batches = step, batches
         self.index = torch.zeros(batches.shape, dtype=torch.int64, device=step.device)
-        self.temperature = torch.zeros((), device=step.device)
-        self.rate = torch.zeros((), device=step.device)
+        self.temperature = torch.zeros((), dtype=torch.float32, device=step.device)
+        self.rate = torch.zeros((), dtype=torch.float32, device=step.device)
         self.stream = torch.cuda.Stream(step.device)  # type: ignore[no-untyped-call]
         self.parts = torch.empty(0)
         self.graph: torch.cuda.CUDAGraph | None = None

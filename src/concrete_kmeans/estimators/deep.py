@@ -43,6 +43,7 @@ from concrete_kmeans.data import (
     Without,
     check_batch_size,
     check_tensor,
+    detached,
     feature_moments,
     fit_scaling,
     from_path,
@@ -67,6 +68,7 @@ from concrete_kmeans.estimators.saving import SaveMixin
 from concrete_kmeans.lloyd import Rows
 from concrete_kmeans.metrics import ari
 from concrete_kmeans.model import Model
+from concrete_kmeans.modes import plain
 from concrete_kmeans.networks import (
     Autoencoder,
     build_autoencoder,
@@ -390,6 +392,7 @@ class DeepClusterer(
     # ----------------------------------------------------------------------------------------------
     # fitting
 
+    @plain()
     def fit(self, X: Any, y: object = None) -> Self:  # noqa: ARG002
         """Learn the embedding and its clusters.
 
@@ -694,7 +697,7 @@ class DeepClusterer(
             phase=phase,
             check_every=objective.refresh_every
             or min(max(batches.per_epoch, LEAST_STEPS), MOST_STEPS),
-            clip=self.clip_norm,
+            clip=None if self.clip_norm is None else float(self.clip_norm),
             precision=self.precision,
         )
         with progress_bar(self.verbose if processes.first() else 0, phase, n_steps) as bar:
@@ -787,7 +790,7 @@ class DeepClusterer(
             warnings.warn(
                 f"restart {', '.join(troubled)}; the last good state of each is kept",
                 ClusterCollapseWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         found = int((torch.bincount(torch.as_tensor(self.labels_)) > 0).sum())
         if found < self.n_clusters and fit.interrupted is None:
@@ -795,7 +798,7 @@ class DeepClusterer(
                 f"Number of distinct clusters ({found}) found smaller than n_clusters "
                 f"({self.n_clusters}). Possibly due to duplicate points in X.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     # ----------------------------------------------------------------------------------------------
@@ -835,17 +838,20 @@ class DeepClusterer(
         """Rows after encoding and decoding, in the units and the shape of X."""
         return self._compute(X, lambda model, rows: self._in_units(model.reconstructions(rows)))
 
+    @plain()
     def decode_centers(self) -> Array:
         """Centres in the units and the shape of a row, (n_clusters, ...)."""
         check_is_fitted(self)
         decoded = self._in_units(self._fitted.decoded_centers())[0]
         return like_input(self.cluster_centers_)(decoded)
 
+    @plain()
     def score(self, X: Any, y: object = None) -> float:  # noqa: ARG002
         """Minus the sum of squared distances in the code to the nearest centre."""
         _, model, rows = self._model_and_rows(X)
         return -float(model.evaluate(rows, decode=False).inertia)
 
+    @plain()
     def _compute(self, X: Any, function: Callable[[Model, Rows], Tensor]) -> Array:
         X, model, rows = self._model_and_rows(X)
         return like_input(X, fresh=True)(function(model, rows)[0])
@@ -997,7 +1003,7 @@ class DeepClusterer(
 
 def epochs_for(n_rows: int, batch_size: int, epochs: int) -> int:
     """Epochs, or more where they would be too few steps to learn anything."""
-    per_epoch = max(1, n_rows // batch_size)
+    per_epoch = max(1, n_rows // int(batch_size))
     return max(epochs, -(-LEAST_TRAINING_STEPS // per_epoch))
 
 
@@ -1071,9 +1077,9 @@ def restart_agreement(labels: Tensor) -> Tensor:
     """Mean adjusted Rand index of each restart with the others, from labels (R, N); (R,)."""
     R = len(labels)
     if R == 1:
-        return torch.full((1,), torch.nan)
+        return torch.full((1,), torch.nan, dtype=torch.float32)
     host = labels.cpu().numpy()
-    index = torch.zeros(R, R)
+    index = torch.zeros(R, R, dtype=torch.float32)
     for a in range(R):
         for b in range(a):
             index[a, b] = index[b, a] = ari(host[a], host[b])
@@ -1122,7 +1128,7 @@ def _short_text(value: Any) -> str:
 def _checked(X: Tensor) -> Tensor:
     """Detached and finite, of any shape; integers as they are."""
     if X.dtype in INTEGERS:
-        return X.detach()
+        return detached(X)
     flat = X.flatten(1) if X.ndim > 2 and X.layout == torch.strided else X
     return check_tensor(flat).view(X.shape)
 

@@ -322,7 +322,7 @@ class DeepConcreteKMeans(DeepClusterer):
         """Teach networks a partition whose nearest centres are not its own."""
         objective = self._concrete(fit, start, held=start.labels)
         n = int(fit.sample.shape[0])
-        most = -(-WARM_UP_STEPS * self.batch_size // n)
+        most = -(-WARM_UP_STEPS * int(self.batch_size) // n)
         epochs = epochs_for(n, self.batch_size, min(WARM_UP_EPOCHS, most))
         rate = start_and_end("pretrain_learning_rate", self.pretrain_learning_rate)
         index = watched(fit.sample)
@@ -363,16 +363,13 @@ class DeepConcreteKMeans(DeepClusterer):
         spread = codes.var(1, correction=0).sum(-1)
         own = start.centers.gather(1, start.labels.unsqueeze(-1).expand(-1, -1, codes.shape[-1]))
         within = ((codes - own) ** 2).sum(-1).mean(-1)
-        sizes = (
-            torch.stack([torch.bincount(own, minlength=self.n_clusters) for own in start.labels])
-            / codes.shape[1]
-        )
+        counts = [torch.bincount(own, minlength=self.n_clusters) for own in start.labels]
         return Scales(
             # no cluster is a point: sigma and lambda would have no scale
             within.clamp_min(1e-6).maximum(1e-4 * spread),
             spread.clamp_min(1e-6),
             model.reconstruction_error(fit.sample).clamp_min(1e-6),
-            sizes.to(codes.dtype),
+            torch.stack(counts).to(codes.dtype) / codes.shape[1],
         )
 
     def _temperature(self, n_steps: int) -> Callable[[int], float]:

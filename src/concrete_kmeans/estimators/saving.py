@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from concrete_kmeans import __version__, storage
 from concrete_kmeans.data import Scaling
 from concrete_kmeans.model import Model
+from concrete_kmeans.modes import plain
 from concrete_kmeans.networks import Autoencoder, Principal, build_autoencoder
 from concrete_kmeans.storage import CONFIG, TENSORS, Stored
 from concrete_kmeans.training import Event
@@ -103,6 +104,7 @@ def save(
     storage.write(Path(path), stored, labels, overwrite=overwrite)
 
 
+@plain()
 def load(
     path: str | Path, *, encoder: EncoderSpec | None = None, decoder: EncoderSpec | None = None
 ) -> Any:

@@ -58,6 +58,7 @@ from concrete_kmeans.lloyd import (
     nearest_labels,
 )
 from concrete_kmeans.memory import Parts
+from concrete_kmeans.modes import plain
 from concrete_kmeans.objectives.shallow import (
     CentersAtRest,
     CurvatureSGD,
@@ -230,6 +231,7 @@ class ConcreteKMeans(
     # ----------------------------------------------------------------------------------------------
     # fitting
 
+    @plain()
     def fit(self, X: Any, y: object = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Find the centres.
 
@@ -330,6 +332,7 @@ class ConcreteKMeans(
         result = lloyd(rows, centers, sample_weight=weight, max_iter=self.max_iter, tol=self.tol)
         return result.centers, result.n_iter, None
 
+    @plain()
     def partial_fit(self, X: Any, y: object = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Move the centres by the gradients of some rows; the first call sets them.
 
@@ -448,7 +451,7 @@ class ConcreteKMeans(
     def _init_sample(self, rows: Rows, weight: Tensor | None) -> tuple[Rows, Tensor | None]:
         """The rows that k-means++ and sigma look at: the same for every seed, so shared by all."""
         n, streamed = int(rows.shape[0]), stream_of(rows) is not None
-        size = max(INIT_SIZE, INIT_ROWS_PER_CLUSTER * self.n_clusters)
+        size = max(INIT_SIZE, INIT_ROWS_PER_CLUSTER * int(self.n_clusters))
         if self.init_size != "auto":
             size = max(check_positive_int("init_size", self.init_size), self.n_clusters)
         if n <= size or (self.algorithm == "lloyd" and not streamed):
@@ -495,6 +498,7 @@ class ConcreteKMeans(
     # ----------------------------------------------------------------------------------------------
     # using the fit
 
+    @plain()
     def predict(self, X: Any) -> Array:
         """Index of the nearest centre for each row.
 
@@ -509,6 +513,7 @@ class ConcreteKMeans(
         X, rows = self._check_new_input(X)
         return like_input(X, fresh=True)(nearest_labels(rows, self._centers_for(rows))[0])
 
+    @plain()
     def transform(self, X: Any) -> Array:
         """Distance of each row to each centre.
 
@@ -527,6 +532,7 @@ class ConcreteKMeans(
         """``fit``, then ``transform`` of the same rows."""
         return self.fit(X, y, sample_weight=sample_weight).transform(X)
 
+    @plain()
     def score(self, X: Any, y: object = None, sample_weight: Any = None) -> float:  # noqa: ARG002
         """Minus the inertia of the rows: larger is better.
 
@@ -649,7 +655,7 @@ class ConcreteKMeans(
                 f"Number of distinct clusters ({found}) found smaller than n_clusters "
                 f"({self.n_clusters}). Possibly due to duplicate points in X.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     @property
