@@ -116,7 +116,7 @@ class _StandIn(types.ModuleType):
 
 def without_torchvision() -> None:
     """Let ClustPy be imported where torchvision is not installed: of no use for rows."""
-    if importlib.util.find_spec("torchvision") is None:
+    if "torchvision" not in sys.modules and importlib.util.find_spec("torchvision") is None:
         for module in ("", ".transforms", ".datasets", ".models", ".models._api"):
             sys.modules[f"torchvision{module}"] = _StandIn(f"torchvision{module}")
 
