@@ -626,6 +626,8 @@ def as_rows(X: Any, device: torch.device) -> Rows:
 def resolve_device(device: str | torch.device, X: object) -> torch.device:
     """Where to compute: a tensor's own device; for anything else CUDA if there, or the CPU."""
     if isinstance(X, Tensor):
+        if X.is_meta:
+            raise ValueError("X must hold numbers, got a tensor on the meta device")
         if not is_auto(device) and not _same_device(_usable(device), X.device):
             raise ValueError(
                 f"device={str(device)!r} but X is on {X.device}: a tensor is never moved; "
@@ -640,8 +642,8 @@ def resolve_device(device: str | torch.device, X: object) -> torch.device:
 def _usable(device: str | torch.device) -> torch.device:
     try:
         resolved = torch.device(device)
-        torch.empty(0, device=resolved)
-    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        torch.empty(0, device=resolved).cpu()  # meta has no values to give
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
         raise ValueError(
             f"device must be 'auto' or a device torch can use here, got {shown(device)}"
         ) from error

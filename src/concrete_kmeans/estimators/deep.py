@@ -562,6 +562,12 @@ class DeepClusterer(
             raise ValueError(
                 f"pretrained has {network.n_restarts} restart(s), fewer than n_init={self.n_init}"
             )
+        known, names = (getattr(e, "feature_names_in_", None) for e in (other, self))
+        if known is not None and names is not None and list(known) != list(names):
+            raise ValueError(
+                "pretrained must have been fitted on the features of X, in their order: it has "
+                f"{shown(list(known))}, X {shown(list(names))}"
+            )
         network = network.select(list(own))
         network = network.to(source.rows.device, source.rows.dtype)
         return network, model.scaling, model.gains[own.start : own.stop]
