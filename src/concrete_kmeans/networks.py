@@ -611,11 +611,6 @@ def build_autoencoder(
     widths = (site.n_features, *hidden, size)
     forth = site.network("encoder", kind, widths, encoders, principal)
 
-    if encoders and decoders and not [*encoders[0].parameters(), *decoders[0].parameters()]:
-        raise ValueError(
-            "encoder and decoder have no parameters: there is nothing to train; ConcreteKMeans "
-            "clusters rows as they are"
-        )
     hidden_back = hidden[::-1]
     kind_back = "module" if decoders else "mlp" if kind == "module" else kind
     if decoders:

@@ -535,7 +535,7 @@ class DeepClusterer(
         if isinstance(encoder, str) and encoder == "residual":
             d = default_widths(int(rows.shape[1]), int(rows.shape[0]))[-1]
             principal = principal_components((piece for _, _, piece in pieces(rows)), d)
-        return build_autoencoder(
+        network = build_autoencoder(
             encoder,
             self.decoder,
             feature_shape,
@@ -546,6 +546,12 @@ class DeepClusterer(
             dtype=rows.dtype,
             device=rows.device,
         )
+        if not [*network.parameters()]:
+            raise ValueError(
+                "encoder and decoder have no parameters: there is nothing to train; ConcreteKMeans "
+                "clusters rows as they are"
+            )
+        return network
 
     def _reuse(
         self, other: DeepClusterer, source: Source, own: range

@@ -53,6 +53,7 @@ class SaveMixin:
         save(cast("DeepClusterer | ConcreteKMeans", self), path, overwrite=overwrite)
 
 
+@plain()
 def save(
     estimator: DeepClusterer | ConcreteKMeans,
     path: str | Path,
