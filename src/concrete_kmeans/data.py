@@ -626,13 +626,13 @@ def as_rows(X: Any, device: torch.device) -> Rows:
 def resolve_device(device: str | torch.device, X: object) -> torch.device:
     """Where to compute: a tensor's own device; for anything else CUDA if there, or the CPU."""
     if isinstance(X, Tensor):
-        if X.is_meta:
-            raise ValueError("X must hold numbers, got a tensor on the meta device")
         if not is_auto(device) and not _same_device(_usable(device), X.device):
             raise ValueError(
                 f"device={str(device)!r} but X is on {X.device}: a tensor is never moved; "
                 "move it yourself or leave device='auto'"
             )
+        if X.is_meta:
+            raise ValueError("X must hold numbers, got a tensor on the meta device")
         return X.device
     if is_auto(device):
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -89,6 +89,7 @@ def save(
         "parameters_left_out": left_out,
         "torch": isinstance(estimator.labels_, Tensor),
         "n_features": estimator.n_features_in_,
+        "n_clusters": len(estimator.cluster_centers_),
         "feature_names": _names(estimator),
         **_fitted_numbers(estimator),
     }
@@ -217,12 +218,9 @@ def _check_fitted(estimator: Any, labels: Tensor) -> None:
             raise _MisfitError(CONFIG, f"{name[:-1]} must be a number, got {shown(value)}")
 
 
-def _n_clusters(tensors: Mapping[str, Tensor]) -> int:
-    """Of the fit: the parameter may have been set for another."""
-    centers = tensors["centers"]
-    if centers.ndim < 2 or centers.shape[-2] < 1:
-        raise _MisfitError(TENSORS, f"centers must have two axes, got {tuple(centers.shape)}")
-    return int(centers.shape[-2])
+def _n_clusters(estimator: Any, config: Mapping[str, Any]) -> Any:
+    """Of the fit: the parameter may have been set for another, and is all that old folders have."""
+    return config.get("n_clusters", estimator.n_clusters)
 
 
 def _classes() -> dict[str, Any]:
@@ -354,7 +352,7 @@ def _check_shapes(estimator: Any, config: Mapping[str, Any], tensors: Mapping[st
     D, n = network.n_features, len(tensors["labels"])
     factor = tensors["scaling.factor"]
     expected = {
-        "centers": (R, _n_clusters(tensors), network.code_size),
+        "centers": (R, _n_clusters(estimator, config), network.code_size),
         "sigma2": (R,),
         "scaling.shift": (D,),
         "scaling.factor": (D,) if factor.ndim else (),
@@ -473,7 +471,7 @@ def _set_shallow(estimator: Any, stored: Stored) -> None:
     from concrete_kmeans.estimators.shallow import Online, Restart
 
     config, tensors = stored.config, stored.tensors
-    shape = (_n_clusters(tensors), estimator.n_features_in_)
+    shape = (_n_clusters(estimator, config), estimator.n_features_in_)
     if tuple(tensors["centers"].shape) != shape:
         raise _MisfitError(
             TENSORS, f"centers must have the shape {shape}, got {tuple(tensors['centers'].shape)}"
