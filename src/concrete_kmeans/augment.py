@@ -281,7 +281,8 @@ class _Given:
     takes_generators: bool
 
     def __call__(self, rows: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        result = self.function(rows, generators) if self.takes_generators else self.function(rows)
+        own = rows.clone()  # it may write to them
+        result = self.function(own, generators) if self.takes_generators else self.function(own)
         if not isinstance(result, Tensor) or result.shape != rows.shape:
             what = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise ValueError(f"augment must return rows of shape {tuple(rows.shape)}, got {what}")

@@ -687,6 +687,8 @@ def resolve_device(device: str | torch.device, X: object) -> torch.device:
                 f"device={str(device)!r} but X is on {X.device}: a tensor is never moved; "
                 "move it yourself or leave device='auto'"
             )
+        if X.is_meta:
+            raise ValueError("X must hold numbers, got a tensor on the meta device")
         return X.device
     if is_auto(device):
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -696,8 +698,8 @@ def resolve_device(device: str | torch.device, X: object) -> torch.device:
 def _usable(device: str | torch.device) -> torch.device:
     try:
         resolved = torch.device(device)
-        torch.empty(0, device=resolved)
-    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        torch.empty(0, device=resolved).cpu()  # meta has no values to give
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
         raise ValueError(
             f"device must be 'auto' or a device torch can use here, got {shown(device)}"
         ) from error

@@ -295,6 +295,9 @@ def _positive(name: str, value: float | Tensor) -> float | Tensor:
 
 
 def _check_rows_and_centers(z: Tensor, centers: Tensor) -> None:
+    for name, tensor in (("z", z), ("centers", centers)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
     if z.ndim < 2 or centers.ndim < 2 or z.shape[-1] != centers.shape[-1]:
         raise ValueError(
             "z must be (..., B, D) and centers (..., K, D) with the same D, "

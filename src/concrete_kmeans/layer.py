@@ -96,13 +96,17 @@ class ConcreteKMeansLayer(nn.Module):
         self.gradient = check_choice("gradient", gradient, get_args(F.GradientForm))
         self.reduction = check_choice("reduction", reduction, ("sum", "mean"))
         self.centers = nn.Parameter(torch.empty(n_clusters, n_features, device=device, dtype=dtype))
-        value = check_positive("temperature", temperature)
-        self.register_buffer("temperature", torch.tensor(value, device=device))
+        self._first_temperature = check_positive("temperature", temperature)
+        self.register_buffer("temperature", torch.empty((), device=device))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the centres from a standard normal distribution."""
+        """Draw the centres from a standard normal distribution; the temperature is the first.
+
+        All that ``to_empty`` leaves without a value gets one.
+        """
         nn.init.normal_(self.centers)
+        self.temperature.fill_(self._first_temperature)
 
     @torch.no_grad()
     def init_centers(
@@ -173,12 +177,18 @@ class ConcreteKMeansLayer(nn.Module):
         return (AUTO_SIGMA2 * within).clamp_min(torch.finfo(within.dtype).tiny).sqrt()
 
     def _check_input(self, z: Tensor) -> None:
+        if not isinstance(z, Tensor):
+            raise TypeError(f"z must be a tensor, got {type(z).__name__}")
         if z.ndim < 2 or z.shape[-1] != self.n_features:
             raise ValueError(f"z must be (..., {self.n_features}), got {tuple(z.shape)}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "temperature" and isinstance(value, numbers.Real):
             self.temperature.fill_(check_positive("temperature", value))
+        elif name == "temperature" and not (isinstance(value, Tensor) and value.ndim == 0):
+            raise ValueError(
+                f"temperature must be a positive finite number or a scalar tensor, got {value!r}"
+            )
         else:
             super().__setattr__(name, value)
 

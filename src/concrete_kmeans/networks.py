@@ -799,6 +799,7 @@ class _Site:
         """Shape of two rows of zeros after a copy of the module, in eval mode."""
         module = copy.deepcopy(module).to(self.device, self.dtype).eval()
         rows = torch.zeros(2, *row_shape, dtype=self.dtype, device=self.device)
+        untouched = rows._version  # noqa: SLF001  # torch counts the writes
         try:
             with torch.no_grad(), _seeded(0, self.device):
                 out = module(rows)
@@ -809,6 +810,11 @@ class _Site:
             ) from error
         if not isinstance(out, Tensor):
             raise TypeError(f"{name} must return a tensor, got {type(out).__name__}")
+        if rows._version != untouched:  # noqa: SLF001  # the user's rows, or what is to be decoded
+            raise ValueError(
+                f"{name} must not write to its input, but {type(module).__name__} does: set "
+                "inplace=False in its first layer"
+            )
         return tuple(out.shape)
 
 

@@ -105,7 +105,7 @@ def _whole_from(least: int, name: str, value: object, also: str) -> int:
 
 def check_sizes(name: str, sizes: object, *, least: int = 1) -> tuple[int, ...]:
     """``sizes`` as a tuple of whole numbers of at least one."""
-    if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str | bytes):
         also = "" if name == "feature_shape" else ", a known name, an nn.Module or a function"
         raise TypeError(f"{name} must be a sequence of whole numbers{also}, got {shown(sizes)}")
     if len(sizes) < least:

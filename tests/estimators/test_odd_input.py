@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import sparse
+from torch import nn
 
 import concrete_kmeans
 from concrete_kmeans import DEC, IDEC, AutoencoderKMeans, ConcreteKMeans, DeepConcreteKMeans
@@ -124,3 +125,101 @@ def test_data_sets_have_names():
 def test_layer():
     with pytest.raises(ValueError, match="sigma must be"):
         concrete_kmeans.ConcreteKMeansLayer(2, 4, sigma=torch.ones(2))
+
+
+def test_layer_takes_tensors_and_a_scalar_temperature():
+    layer = concrete_kmeans.ConcreteKMeansLayer(2, 4)
+    for call in (layer, layer.init_centers):
+        with pytest.raises(TypeError, match="z must be a tensor, got ndarray"):
+            call(X)
+    with pytest.raises(TypeError, match="centers must be a tensor, got ndarray"):
+        concrete_kmeans.functional.squared_distances(torch.zeros(1, 4), X)
+    for value in (torch.ones(1), None, "cold"):
+        with pytest.raises(ValueError, match="temperature must be a positive finite number or a"):
+            layer.temperature = value
+
+
+def test_layer_made_without_memory_gets_all_its_values():
+    layer = concrete_kmeans.ConcreteKMeansLayer(2, 4, temperature=0.5, device="meta")
+    layer.to_empty(device="cpu")
+    layer.temperature.fill_(0.0)
+    layer.reset_parameters()
+    assert layer.temperature == 0.5
+    assert layer(torch.ones(3, 4)).loss.isfinite()
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda each: type(each).__name__)
+def test_meta_has_no_values(estimator):
+    with pytest.raises(ValueError, match="X must hold numbers, got a tensor on the meta device"):
+        type(estimator)(2).fit(torch.empty(20, 4, device="meta"))
+    with pytest.raises(ValueError, match="device must be 'auto' or a device torch can use here"):
+        type(estimator)(2, device="meta").fit(X)
+
+
+def test_bytes_are_no_widths():
+    for name in ("encoder", "decoder"):
+        with pytest.raises(TypeError, match=f"{name} must be a sequence of whole numbers"):
+            AutoencoderKMeans(2, **{**SMALL, name: b"ab"}).fit(X)
+
+
+@pytest.mark.parametrize(("name", "value"), [("verbose", "yes"), ("verbose", -1), ("copy_x", 1)])
+def test_what_has_no_part_is_checked_as_well(name, value):
+    with pytest.raises((ValueError, TypeError), match=f"{name} must be"):
+        ConcreteKMeans(2, **{name: value}).fit(X)
+
+
+def test_values_whose_squares_overflow_are_named():
+    with pytest.raises(FloatingPointError, match="squares of its values are too large for torch"):
+        ConcreteKMeans(2, algorithm="lloyd", random_state=0).fit(X.astype("f4") * 1e30)
+
+
+def test_modules_that_write_to_their_input_are_refused():
+    """They would change the user's rows, or what is to be reconstructed."""
+    writes = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2))
+    with pytest.raises(ValueError, match="encoder must not write to its input, but Sequential"):
+        AutoencoderKMeans(2, **{**SMALL, "encoder": writes}).fit(X)
+
+
+def test_networks_without_parameters_are_refused():
+    identity = {"encoder": nn.Identity(), "decoder": nn.Identity()}
+    with pytest.raises(ValueError, match="encoder and decoder have no parameters"):
+        AutoencoderKMeans(2, **{**SMALL, **identity}).fit(X)
+
+
+def test_an_augmentation_may_write_to_its_rows():
+    rows = X.astype(np.float32)
+    options = {**SMALL, "scale": "none", "pretrain_epochs": 3}
+    found = [
+        AutoencoderKMeans(2, **options, augment=augment).fit(rows)
+        for augment in (lambda rows: rows.mul_(0.5), lambda rows: rows * 0.5)
+    ]
+    np.testing.assert_array_equal(rows, X.astype(np.float32))
+    np.testing.assert_array_equal(found[0].transform(rows), found[1].transform(rows))
+
+
+def test_a_pretrained_network_of_features_in_another_order():
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    pretrained = AutoencoderKMeans(2, **SMALL).fit(frame)
+    with pytest.raises(ValueError, match="pretrained must have been fitted on the features of X"):
+        DEC(2, epochs=1, **{**SMALL, "pretrained": pretrained}).fit(frame[list("dcba")])
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda each: type(each).__name__)
+def test_a_fit_is_saved_as_it_is_whatever_was_set_since(estimator, tmp_path):
+    labels = estimator.fit(X).labels_
+    try:
+        estimator.set_params(n_clusters=5).save(tmp_path / "model")
+    finally:
+        estimator.set_params(n_clusters=2)
+    loaded = concrete_kmeans.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X), labels)
+    assert loaded.n_clusters == 5
+
+
+def test_small_integers_of_numpy():
+    small = {"batch_size": np.int8(16), "pretrain_epochs": np.int8(1)}
+    rows = np.random.default_rng(0).normal(size=(300, 4))
+    found = DeepConcreteKMeans(2, **{**SMALL, **small, "epochs": np.int8(1)}).fit(rows)
+    plain = {"batch_size": 16, "pretrain_epochs": 1, "epochs": 1}
+    expected = DeepConcreteKMeans(2, **{**SMALL, **plain}).fit(rows)
+    np.testing.assert_array_equal(found.cluster_centers_, expected.cluster_centers_)

@@ -536,7 +536,7 @@ class DeepClusterer(
         if isinstance(encoder, str) and encoder == "residual":
             d = default_widths(int(rows.shape[1]), int(rows.shape[0]))[-1]
             principal = principal_components((piece for _, _, piece in pieces(rows)), d)
-        return build_autoencoder(
+        network = build_autoencoder(
             encoder,
             self.decoder,
             feature_shape,
@@ -547,6 +547,12 @@ class DeepClusterer(
             dtype=rows.dtype,
             device=rows.device,
         )
+        if not [*network.parameters()]:
+            raise ValueError(
+                "encoder and decoder have no parameters: there is nothing to train; ConcreteKMeans "
+                "clusters rows as they are"
+            )
+        return network
 
     def _reuse(
         self, other: DeepClusterer, source: Source, own: range
@@ -562,6 +568,12 @@ class DeepClusterer(
         if network.n_restarts < self.n_init:
             raise ValueError(
                 f"pretrained has {network.n_restarts} restart(s), fewer than n_init={self.n_init}"
+            )
+        known, names = (getattr(e, "feature_names_in_", None) for e in (other, self))
+        if known is not None and names is not None and list(known) != list(names):
+            raise ValueError(
+                "pretrained must have been fitted on the features of X, in their order: it has "
+                f"{shown(list(known))}, X {shown(list(names))}"
             )
         network = network.select(list(own))
         network = network.to(source.rows.device, source.rows.dtype)
@@ -944,6 +956,14 @@ class DeepClusterer(
             raise TypeError(f"{allowed} {type(other).__name__}")
         if not other.__sklearn_is_fitted__():
             raise ValueError(f"{allowed} {type(other).__name__}, which is not fitted yet")
+        for name in ("encoder", "decoder", "scale"):
+            own = getattr(self, name)
+            if not is_auto(own) and _short_text(own) != _short_text(getattr(other, name)):
+                raise ValueError(
+                    f"{name} must be 'auto' or that of pretrained, "
+                    f"{shown(getattr(other, name))}, whose networks and scaling are taken; "
+                    f"got {shown(own)}"
+                )
 
     def _method_defaults(self) -> Defaults:
         return self._defaults

@@ -53,6 +53,7 @@ class SaveMixin:
         save(cast("DeepClusterer | ConcreteKMeans", self), path, overwrite=overwrite)
 
 
+@plain()
 def save(
     estimator: DeepClusterer | ConcreteKMeans,
     path: str | Path,
@@ -88,6 +89,7 @@ def save(
         "parameters_left_out": left_out,
         "torch": isinstance(estimator.labels_, Tensor),
         "n_features": estimator.n_features_in_,
+        "n_clusters": len(estimator.cluster_centers_),
         "feature_names": _names(estimator),
         **_fitted_numbers(estimator),
     }
@@ -200,7 +202,7 @@ def _restored(stored: Stored, modules: Mapping[str, Any]) -> Any:
 
 def _check_fitted(estimator: Any, labels: Tensor) -> None:
     """What no file says in another place, too."""
-    K, names = estimator.n_clusters, getattr(estimator, "feature_names_in_", None)
+    K, names = len(estimator.cluster_centers_), getattr(estimator, "feature_names_in_", None)
     whole = labels.ndim == 1 and labels.dtype in (torch.int32, torch.int64) and len(labels) > 0
     if not whole or int(labels.min()) < 0 or int(labels.max()) >= K:
         raise _MisfitError(TENSORS, f"labels must be a row of whole numbers from 0 to {K - 1}")
@@ -214,6 +216,11 @@ def _check_fitted(estimator: Any, labels: Tensor) -> None:
         value = getattr(estimator, name)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise _MisfitError(CONFIG, f"{name[:-1]} must be a number, got {shown(value)}")
+
+
+def _n_clusters(estimator: Any, config: Mapping[str, Any]) -> Any:
+    """Of the fit: the parameter may have been set for another, and is all that old folders have."""
+    return config.get("n_clusters", estimator.n_clusters)
 
 
 def _classes() -> dict[str, Any]:
@@ -345,7 +352,7 @@ def _check_shapes(estimator: Any, config: Mapping[str, Any], tensors: Mapping[st
     D, n = network.n_features, len(tensors["labels"])
     factor = tensors["scaling.factor"]
     expected = {
-        "centers": (R, estimator.n_clusters, network.code_size),
+        "centers": (R, _n_clusters(estimator, config), network.code_size),
         "sigma2": (R,),
         "scaling.shift": (D,),
         "scaling.factor": (D,) if factor.ndim else (),
@@ -464,7 +471,7 @@ def _set_shallow(estimator: Any, stored: Stored) -> None:
     from concrete_kmeans.estimators.shallow import Online, Restart
 
     config, tensors = stored.config, stored.tensors
-    shape = (estimator.n_clusters, estimator.n_features_in_)
+    shape = (_n_clusters(estimator, config), estimator.n_features_in_)
     if tuple(tensors["centers"].shape) != shape:
         raise _MisfitError(
             TENSORS, f"centers must have the shape {shape}, got {tuple(tensors['centers'].shape)}"

@@ -71,6 +71,7 @@ from concrete_kmeans.validation import (
     check_not_negative,
     check_positive,
     check_positive_int,
+    check_whole,
     is_auto,
     shown,
 )
@@ -586,6 +587,10 @@ class ConcreteKMeans(
         check_choice("algorithm", self.algorithm, ("concrete", "lloyd"))
         check_choice("gradient", self.gradient, ("detached", *get_args(F.GradientForm)))
         check_seed(self.random_state)
+        verbose = self.verbose
+        check_whole("verbose", int(verbose) if isinstance(verbose, bool) else verbose)
+        if not isinstance(self.copy_x, bool | np.bool_):
+            raise TypeError(f"copy_x must be True or False, got {shown(self.copy_x)}")
         start_and_end("temperature", self.temperature)
         if max(start_and_end("learning_rate", self.learning_rate)) > 1.0:
             raise ValueError(f"learning_rate must be in (0, 1], got {shown(self.learning_rate)}")
