@@ -157,6 +157,14 @@ def test_centres_are_shown_as_the_pictures_are(of_centers, of_pictures):
     assert (sheet[:4, :4] == 100).all()
 
 
+def test_features_that_do_not_differ_are_not_on_cards():
+    labels = np.arange(40) % 2
+    values = np.stack([labels, np.arange(40) // 2 % 2, 0.01 * labels + np.arange(40) // 2], 1)
+    data = report.ReportData("t", labels, 2, items=report.Table(values, ["a", "b", "c"]))
+    features = [cluster["features"] for cluster in payload(data)["clusters"]]
+    assert [[feature["name"] for feature in own] for own in features] == [["a"], ["a"]]
+
+
 def test_long_texts_are_cut_and_the_note_says_so():
     texts = ["word " * 400, "short", " a \n b ", "", "x" * 500, "\ud800 half"]
     found = payload(plain(items=report.Texts(texts)))

@@ -45,7 +45,7 @@
   const percent = (part) => (100 * part).toFixed(part && part < 0.0995 ? 1 : 0) + "\u00a0%";
   const brief = (value) => {
     const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
+    if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace(/\.?0+e/, "e");
     return String(Number(value.toPrecision(4)));
   };
   const rowsOf = (number) => count(number) + (number === 1 ? " row" : " rows");

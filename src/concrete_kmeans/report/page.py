@@ -47,6 +47,8 @@ SCORES = {
 PICTURES, ROWS = 12, 3
 #: Words, and features, that a card shows.
 WORDS, FEATURES = 12, 6
+#: Standard deviations below which a feature does not set a cluster apart; a card would say 0.0.
+LEAST_DIFFERENCE = 0.05
 #: Characters of all texts of a page; of one text at most, and at least.
 ALL_CHARACTERS, MOST_CHARACTERS, LEAST_CHARACTERS = 2_500_000, 280, 40
 #: Numbers of a table on a page; columns of it at most, and at least.
@@ -266,7 +268,9 @@ def _packed_table(items: Table, data: ReportData, clusters: list[dict[str, Any]]
     values, names = items.values, [_clean(name) for name in items.names]
     apart = describing.features_apart(values, names, data.labels, data.n_clusters, FEATURES)
     for cluster, own in zip(clusters, apart, strict=True):
-        cluster["features"] = [feature._asdict() for feature in own]
+        cluster["features"] = [
+            feature._asdict() for feature in own if abs(feature.difference) >= LEAST_DIFFERENCE
+        ]
     most = min(max(ALL_NUMBERS // len(items), LEAST_COLUMNS), MOST_COLUMNS)
     shown = describing.most_telling(values, data.labels, data.n_clusters)[:most]
     part = values[:, shown].astype(np.float64)
