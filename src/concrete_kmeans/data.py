@@ -685,6 +685,10 @@ def resolve_device(device: str | torch.device, X: object) -> torch.device:
                 f"device={str(device)!r} but X is on {X.device}: a tensor is never moved; "
                 "move it yourself or leave device='auto'"
             )
+        if X.is_meta:
+            raise ValueError(
+                "X must hold numbers, got a tensor on the device 'meta', which has none"
+            )
         return X.device
     if is_auto(device):
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -694,7 +698,7 @@ def resolve_device(device: str | torch.device, X: object) -> torch.device:
 def _usable(device: str | torch.device) -> torch.device:
     try:
         resolved = torch.device(device)
-        torch.empty(0, device=resolved)
+        torch.zeros(1, device=resolved).item()  # of the device meta there is none
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise ValueError(
             f"device must be 'auto' or a device torch can use here, got {shown(device)}"
