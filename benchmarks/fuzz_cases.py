@@ -454,7 +454,9 @@ def streams(rng: Rng, inputs: Seeds, place: Path) -> Case:
 
     digest = hashlib.sha256(content).hexdigest()[:12]
     return Case(
-        f"{name} {len(content)} bytes {digest}, {algorithm}", work, (name, "X ", "n_samples")
+        f"{name} {len(content)} bytes {digest}, {algorithm}",
+        work,
+        (name, "X ", "of X", "n_samples"),
     )
 
 

@@ -328,6 +328,7 @@ def test_partial_fit_goes_on_after_fit_pickle_and_kind_of_input():
         ({"init": np.full((5, 6), np.nan)}, "init must give finite centers"),
         ({"init_size": 0}, "init_size must be"),
         ({"device": "nowhere"}, "device must be 'auto' or a device torch can use here, got"),
+        ({"device": "meta"}, "device must be 'auto' or a device torch can use here, got 'meta'"),
     ],
 )
 def test_bad_parameters_are_named(parameters, message):

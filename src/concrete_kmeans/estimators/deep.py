@@ -957,12 +957,11 @@ class DeepClusterer(
         if not other.__sklearn_is_fitted__():
             raise ValueError(f"{allowed} {type(other).__name__}, which is not fitted yet")
         for name in ("encoder", "decoder", "scale"):
-            own = getattr(self, name)
-            if not is_auto(own) and _short_text(own) != _short_text(getattr(other, name)):
+            own, theirs = getattr(self, name), getattr(other, name)
+            if not is_auto(own) and _short_text(_widths(own)) != _short_text(_widths(theirs)):
                 raise ValueError(
-                    f"{name} must be 'auto' or that of pretrained, "
-                    f"{shown(getattr(other, name))}, whose networks and scaling are taken; "
-                    f"got {shown(own)}"
+                    f"{name} must be 'auto' or that of pretrained, {shown(theirs)}: its networks "
+                    f"and scaling are taken; got {shown(own)}"
                 )
 
     def _method_defaults(self) -> Defaults:
@@ -1130,6 +1129,11 @@ def _numbers(init: Any) -> Tensor:
             f"got {shown(init)}"
         )
     return torch.from_numpy(given.astype(np.float64 if given.dtype.kind == "f" else np.int64))
+
+
+def _widths(encoder: EncoderSpec) -> EncoderSpec:
+    """Widths as a tuple; anything else as it is."""
+    return encoder if isinstance(encoder, str) or callable(encoder) else tuple(map(int, encoder))
 
 
 def _short_text(value: Any) -> str:

@@ -281,7 +281,8 @@ class ConcreteKMeans(
         totals = totals.where(totals.isfinite(), torch.inf)
         best = int(totals.argmin())
         if not bool(totals[best].isfinite()):
-            large = f"squares of X, or their sums, are too large for {rows.dtype}: scale X"
+            kind = str(rows.dtype).removeprefix("torch.")
+            large = f"squares of X, or their sums, are too large for {kind}: scale X"
             if self.algorithm == "concrete":
                 large = (
                     f"{large}; or learning_rate={self.learning_rate!r} is too large for gradient="
