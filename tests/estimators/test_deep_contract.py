@@ -756,6 +756,17 @@ def test_a_pretrained_network_that_does_not_fit_is_named(method, fitted):
         quick(method, pretrained=ConcreteKMeans()).fit(X)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("encoder", (9, 2)), ("decoder", (9,)), ("scale", "none")]
+)
+def test_what_a_pretrained_network_leaves_no_room_for_is_named(name, value, fitted):
+    ae = fitted("AE+KM")
+    with pytest.raises(ValueError, match=f"{name} must be 'auto' or that of pretrained, "):
+        quick("DCN", pretrained=ae, **{name: value}).fit(X)
+    same = {"encoder": [*ae.encoder], "decoder": ae.decoder, "scale": ae.scale}
+    assert_usable(quick("DCN", pretrained=ae, epochs=0, **{name: same[name]}).fit(X))
+
+
 def test_other_precision_than_the_pretrained(fitted):
     fit = quick("DCN", pretrained=fitted("AE+KM"), precision="float64", epochs=0).fit(X)
     assert fit.transform(NEW).dtype == np.float64

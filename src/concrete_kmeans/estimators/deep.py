@@ -1133,7 +1133,9 @@ def _numbers(init: Any) -> Tensor:
 
 def _widths(encoder: EncoderSpec) -> EncoderSpec:
     """Widths as a tuple; anything else as it is."""
-    return encoder if isinstance(encoder, str) or callable(encoder) else tuple(map(int, encoder))
+    if isinstance(encoder, str) or callable(encoder):
+        return encoder
+    return tuple(map(int, cast("Sequence[int]", encoder)))
 
 
 def _short_text(value: Any) -> str:
