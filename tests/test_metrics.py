@@ -198,3 +198,18 @@ class TestSummaries:
     def test_no_labelings(self):
         with pytest.raises(ValueError, match="labelings is empty"):
             metrics.scores_over_restarts([0, 1], [])
+
+
+@pytest.mark.parametrize(
+    ("R", "n", "K"), [(1, 5, 2), (4, 60, 3), (7, 200, 12), (3, 6, 6), (2, 1, 1)]
+)
+def test_pairwise_ari_is_that_of_every_two(R, n, K):
+    labels = np.random.default_rng(R).integers(K, size=(R, n))
+    expected = [[metrics.ari(a, b) for b in labels] for a in labels]
+    np.testing.assert_allclose(metrics.pairwise_ari(labels), expected, atol=1e-12)
+
+
+def test_pairwise_ari_where_there_is_nothing_to_tell_apart():
+    one, each = np.zeros(5, int), np.arange(5)
+    expected = [[metrics.ari(a, b) for b in (one, each)] for a in (one, each)]
+    np.testing.assert_array_equal(metrics.pairwise_ari(np.stack([one, each])), expected)

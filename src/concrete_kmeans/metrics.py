@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
@@ -22,6 +23,7 @@ __all__ = [
     "purity",
     "nmi",
     "ari",
+    "pairwise_ari",
     "scores",
     "Summary",
     "summarize",
@@ -135,6 +137,41 @@ def ari(y_true: Any, y_pred: Any) -> float:
     """
     true, pred = _codes_of_pair(y_true, y_pred)
     return float(adjusted_rand_score(true, pred))
+
+
+def pairwise_ari(labels: Any) -> NDArray[np.float64]:
+    """Adjusted Rand index of every two of R partitions of the same rows.
+
+    Parameters
+    ----------
+    labels : array of shape (R, n_samples)
+        Clusters as whole numbers from 0.
+
+    Returns
+    -------
+    array of shape (R, R)
+
+    Examples
+    --------
+    >>> pairwise_ari(np.array([[0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 1, 1]]))[0]
+    array([1., 1., 0.])
+    """
+    labels = np.asarray(labels)
+    R, n = labels.shape
+    K = int(labels.max()) + 1
+    place = (labels + K * np.arange(R)[:, None]).T.ravel()  # column of each row and partition
+    ones = np.ones(R * n, dtype=np.int64)
+    hard = sparse.csr_array((ones, place, np.arange(0, R * n + 1, R)), shape=(n, R * K))
+    counts = sparse.coo_array(hard.T @ hard)  # rows that two clusters share
+    block = counts.row // K * R + counts.col // K
+    pairs = counts.data * (counts.data - 1.0) / 2.0
+    same = np.bincount(block, pairs, minlength=R * R).reshape(R, R)  # pairs that both put together
+    own = same.diagonal()
+    expected = np.outer(own, own) / max(n * (n - 1.0) / 2.0, 1.0)
+    most = (own[:, None] + own) / 2.0
+    room = most - expected
+    room[room == 0.0] = np.inf  # in both all rows in one cluster, or each in its own: equal
+    return np.where(np.isinf(room), 1.0, (same - expected) / room)
 
 
 def scores(y_true: Any, y_pred: Any) -> dict[str, float]:

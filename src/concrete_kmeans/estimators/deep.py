@@ -66,7 +66,7 @@ from concrete_kmeans.estimators.inputs import (
 from concrete_kmeans.estimators.reporting import ReportMixin
 from concrete_kmeans.estimators.saving import SaveMixin
 from concrete_kmeans.lloyd import Rows
-from concrete_kmeans.metrics import ari
+from concrete_kmeans.metrics import pairwise_ari
 from concrete_kmeans.model import Model
 from concrete_kmeans.modes import plain
 from concrete_kmeans.networks import (
@@ -1097,12 +1097,8 @@ def restart_agreement(labels: Tensor) -> Tensor:
     R = len(labels)
     if R == 1:
         return torch.full((1,), torch.nan, dtype=torch.float32)
-    host = labels.cpu().numpy()
-    index = torch.zeros(R, R, dtype=torch.float32)
-    for a in range(R):
-        for b in range(a):
-            index[a, b] = index[b, a] = ari(host[a], host[b])
-    return index.sum(1) / (R - 1)
+    index = torch.from_numpy(pairwise_ari(labels.cpu().numpy())).float()
+    return (index.sum(1) - 1.0) / (R - 1)
 
 
 def choose_restart(

@@ -189,7 +189,7 @@ def _restarts(estimator: Any, X: Any, classes: Any) -> dict[str, Any]:
         best = int(np.argmin(totals)) if totals else 0
     agreement = None
     if len(labelings) > 1:
-        agreement = np.array([[metrics.ari(a, b) for b in labelings] for a in labelings])
+        agreement = metrics.pairwise_ari(np.stack(labelings))
     return {"restarts": rows, "best_restart": best, "agreement": agreement}
 
 
