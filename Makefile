@@ -1,5 +1,5 @@
 # On a machine with only Python 3.11+, git and make:
-#   make demo    cluster the embedded digits and print the table
+#   make demo    cluster the embedded digits, print the table, write a report
 #   make test    every check: lint, types, layers, tests, examples, docs, packages
 #   make docs    the docs site, in site/
 #   make dist    wheel and sdist, in dist/
@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(JOBS)
 .PHONY: demo test check docs dist bench figures table1 table2 runtime results clean
 
 demo: $(VENV)/.installed
-	$(BIN)/ckm demo
+	$(BIN)/ckm demo --report ckm-demo/report.html
 
 test: check
 	$(PYTEST)

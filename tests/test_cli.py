@@ -302,3 +302,13 @@ class TestDemo:
         for cell in record["methods"].values():
             assert cell["summary"]["nmi"]["mean"] == cell["runs"][0]["nmi"]
         assert str(tmp_path) not in path.read_text("utf-8")
+
+    def test_report(self, tmp_path):
+        path = tmp_path / "new" / "digits.html"
+        code, text, err = ckm("demo", "--seeds", "2", "--report", str(path))
+        assert (code, err) == (0, "")
+        assert "digits.html to see the clusters" in " ".join(text.split())
+        page = path.read_text("utf-8")
+        assert "<title>Handwritten digits" in page
+        assert page.count("data:image/png;base64") >= 1  # the digits themselves
+        assert ckm("demo", "--report", str(tmp_path))[0] == 2

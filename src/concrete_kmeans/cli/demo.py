@@ -16,6 +16,10 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write the results to this JSON file.")
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Write a report of CKM's run to this HTML file."),
+    ] = None,
     _debug: Debug = False,
 ) -> None:
     """Cluster the handwritten digits that come with scikit-learn, in a minute or two."""
@@ -23,7 +27,8 @@ def demo(
     from concrete_kmeans.experiments import results
 
     with progress(len(experiment.METHODS) * seeds) as advance:
-        record = experiment.run(seeds, advance=advance)
+        record = experiment.run(seeds, report=report, advance=advance)
     if out is not None:
         results.save(out, record)
-    say(experiment.to_table(record), *experiment.explanation(record))
+    told = [] if report is None else [f"Open {report} to see the clusters of CKM's run."]
+    say(experiment.to_table(record), *experiment.explanation(record), *told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from rich.table import Table
 
@@ -18,9 +19,15 @@ TITLES = {method: deep.TITLES[method] for method in METHODS}
 
 
 def run(
-    n_seeds: int = 5, *, advance: Callable[[str, int], None] = lambda _text, _fits: None
+    n_seeds: int = 5,
+    *,
+    report: Path | None = None,
+    advance: Callable[[str, int], None] = lambda _text, _fits: None,
 ) -> Record:
-    """Cluster the digits with each method; the deep ones go on from the same autoencoders."""
+    """Cluster the digits with each method; the deep ones go on from the same autoencoders.
+
+    ``report`` is a file for the report of the last, CKM.
+    """
     digits = datasets.load("digits")
     X, y, k = digits.data, digits.target, digits.n_classes
     record: Record = {
@@ -47,6 +54,9 @@ def run(
             )
             record["methods"][method] = deep.record_of(fitted, y, seconds)
             autoencoders = autoencoders or fitted
+            if report is not None and method == METHODS[-1]:
+                shape = digits.image_shape
+                fitted.report(report, X, classes=y, image_shape=shape, title="Handwritten digits")
         advance(title, n_seeds)
     return record
 
