@@ -195,3 +195,25 @@ class TestTorchrun:
         for name, tensor in expected.items():
             torch.testing.assert_close(found[name], tensor, rtol=0.0, atol=1e-8)
         assert (two / "labels.csv").read_bytes() == (one / "labels.csv").read_bytes()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_no_thread_outlives_the_group(tmp_path):
+    """One that does may be in the middle of something when the interpreter is taken down."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "import numpy as np\n"
+        "from concrete_kmeans import AutoencoderKMeans, processes\n"
+        "\n"
+        "def threads():\n"
+        "    return [path.read_text() for path in Path('/proc/self/task').glob('*/comm')]\n"
+        "\n"
+        "X = np.random.default_rng(0).normal(size=(60, 4))\n"
+        "with processes.started('cpu'):\n"
+        "    AutoencoderKMeans(2, encoder=(8, 2), pretrain_epochs=1, device='cpu').fit(X)\n"
+        "    assert any('gloo' in name for name in threads()), threads()\n"
+        "sys.exit(str(threads()) if any('gloo' in name for name in threads()) else None)\n"
+    )
+    ended(torchrun(2, script))

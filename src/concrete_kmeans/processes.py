@@ -85,6 +85,9 @@ def started(device: str = "auto") -> Iterator[None]:
     if not dist.is_available() or not dist.is_torchelastic_launched() or dist.is_initialized():
         yield
         return
+    # Its functions keep the group that is there when they are first imported, as torch.optim does:
+    # a group whose threads outlive destroy_process_group ends now and then in an abort at exit.
+    import torch.distributed.nn
     from torch.distributed.rendezvous import rendezvous  # where there is torch.distributed
 
     backend = "gloo"
