@@ -160,13 +160,66 @@ def predicted() -> str:
     return tables.markdown(header, lines, left=3)
 
 
+def streams() -> str:
+    """Peak memory and time a row of fits on files, as they grow."""
+    record = _benchmark("streaming")
+    sizes = sorted({run["rows"] for run in record["memory"]})
+    peaks = {(run["kind"], run["method"], run["rows"]): run["peak_mb"] for run in record["memory"]}
+    lines = [
+        [kind, method, *(f"{peaks[kind, method, rows]:.0f} MB" for rows in sizes)]
+        for kind, method in dict.fromkeys(key[:2] for key in peaks)
+    ]
+    header = ["rows from", "fit", *(f"{rows * record['shape'][1] / 2**28:g} GiB" for rows in sizes)]
+    memory = tables.markdown(header, lines, left=2)
+    growth = {
+        name: {key: own[key] for key in ("seconds", "predict_seconds")}
+        for name, own in record["time_a_row_us"].items()
+    }
+    sizes = sorted(map(int, next(iter(growth.values()))["seconds"]))
+    lines = [
+        [f"{name}{', predict' if key != 'seconds' else ''}"]
+        + [f"{own[key][str(rows)]:.3g} µs" for rows in sizes]
+        + [f"{100 * (own[key][str(sizes[-1])] / own[key][str(sizes[0])] - 1):+.0f} %"]
+        for name, own in growth.items()
+        for key in own
+    ]
+    header = ["time a row, memmap", *(f"{rows:,} rows" for rows in sizes), "growth"]
+    return f"{memory}\n{tables.markdown(header, lines)}"
+
+
+def processes() -> str:
+    """Twice the processes with twice the rows, beside processes that exchange nothing."""
+    figures = _benchmark("processes")["figures"]
+    lines = []
+    for name, own in figures.items():
+        one, two = own["1"], own["2"]
+        shares = [f"{100 * two[key]:.0f} %" for key in ("efficiency", "efficiency_apart")]
+        lines.append([name, *(f"{1e3 * each['seconds']:.3g} ms" for each in (one, two)), *shares])
+        lines[-1] += [f"{two['messages']:g}", f"{two['bytes'] / 1e3:,.0f} kB"]
+    header = ["what", "1 process", "2 processes", "efficiency", "exchanging nothing"]
+    return tables.markdown([*header, "messages", "bytes"], lines)
+
+
+def _benchmark(name: str) -> Record:
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    record = results.load(path)
+    if record is None:
+        raise SystemExit(f"{path} is missing: run benchmarks/{name}.py first")
+    return record
+
+
 def _time(value: float) -> str:
     if value < 120:
         return f"{value:.2g} s"
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
-PARTS = {"checked": checked, "predicted": predicted}
+PARTS = {
+    "streams": streams,
+    "processes": processes,
+    "checked": checked,
+    "predicted": predicted,
+}
 
 
 def made(text: str) -> str:
