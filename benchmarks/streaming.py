@@ -44,9 +44,9 @@ GROWTH = 0.15
 #: Rows whose cluster is the same, predicted from a stream and in memory, at least: a row half-way
 #: between two centres may fall to either, by rounding.
 SAME = 0.9999
-#: How glibc is to give memory out: else 64 MiB of addresses that it sets aside for each thread would
-#: count for RLIMIT_AS, and pieces of some megabytes that are freed again would stay with it, so that
-#: the peak would say how many of them there were, not how many there were at a time.
+#: How glibc gives memory out. Else 64 MiB of addresses that it sets aside for each thread would
+#: count for RLIMIT_AS, and pieces of some megabytes that are freed would stay with it: the peak
+#: would say how many of them there were, not how many at a time.
 MALLOC = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "262144"}
 #: Seconds that a fit may take.
 TIMEOUT = 3600.0
