@@ -432,6 +432,25 @@ class TestTables:
         pd.DataFrame({"Unnamed: 0": [[1.0], [2.0]]}).to_parquet(tmp_path / "t.parquet")
         assert read(tmp_path / "t.parquet")[0].feature_names == ["Unnamed: 0.0"]
 
+    @pytest.mark.parametrize("ids", [["r1", "r2", "r3"], [30, 10, 20]])
+    def test_a_column_called_id_names_the_rows(self, ids, tmp_path):
+        table = pd.DataFrame({"x": [1.0, 2.0, 4.0], "ID": ids})
+        table.to_csv(tmp_path / "t.csv", index=False)
+        data, preparation = read(tmp_path / "t.csv")
+        assert (data.feature_names, data.ids) == (["x"], [str(i) for i in ids])
+        assert "'ID' differs in every row: taken for their ids" in data.notes[0]
+        table.drop(columns="ID").to_csv(tmp_path / "new.csv", index=False)
+        assert again(tmp_path / "new.csv", preparation).ids == ["0", "1", "2"]
+
+    def test_a_column_called_id_that_names_no_row(self, tmp_path):
+        pd.DataFrame({"x": [1.0, 2.0, 4.0], "id": [7, 7, 8]}).to_csv(
+            tmp_path / "t.csv", index=False
+        )
+        assert read(tmp_path / "t.csv")[0].feature_names == ["x", "id"]
+        pd.DataFrame({"x": [1.0, 2.0], "id": [7, 8]}).to_csv(tmp_path / "u.csv", index=False)
+        asked = read(tmp_path / "u.csv", Options(columns=["x", "id"]))[0]
+        assert asked.feature_names == ["x", "id"]
+
     def test_too_many_categories(self, tmp_path):
         pd.DataFrame({"name": [f"n{i}" for i in range(101)]}).to_csv(tmp_path / "t.csv")
         with pytest.raises(ValueError, match=r"'name' holds 101 different texts.*--text-column"):

@@ -93,6 +93,9 @@ class TablePreparation(Preparation):
         if id_column is None and _counts_rows(frame) and UNNAMED not in options.columns:
             id_column = UNNAMED
             notes.append("The first column has no name and counts the rows: taken for their ids.")
+        elif id_column is None and (named := _named_ids(frame, roles)):
+            id_column = named
+            notes.append(f"Column {named!r} differs in every row: taken for their ids.")
         out = {options.label_column, id_column, *options.drop}
         chosen = [name for name in options.columns or frame.columns if name not in out]
         if not chosen:
@@ -117,7 +120,7 @@ class TablePreparation(Preparation):
         ids = [str(i) for i in range(len(frame))]
         if self.id_column is not None and self.id_column in frame:
             ids = [str(value) for value in frame[self.id_column]]
-        elif self.id_column not in (None, UNNAMED):
+        elif self.id_column is not None and not _is_id(self.id_column):
             raise unknown(f"{found.name}: column", str(self.id_column), frame.columns)
         labels = None
         if self.label_column is not None and self.label_column in frame:
@@ -168,6 +171,21 @@ def _counts_rows(frame: Any) -> bool:
         return False
     numbers = frame[UNNAMED].to_numpy()
     return numbers.dtype.kind in "iu" and bool(np.array_equal(numbers, np.arange(len(frame))))
+
+
+def _named_ids(frame: Any, roles: list[str | None]) -> str | None:
+    """A column that is called id, has no other role, and another number or text in every row."""
+    for name in frame.columns:
+        if str(name).lower() == "id" and name not in roles:
+            series = frame[name]
+            told = series.dtype.kind in "iu" or series.map(lambda one: isinstance(one, str)).all()
+            return str(name) if told and series.is_unique else None
+    return None
+
+
+def _is_id(name: str) -> bool:
+    """Whether a column can be taken for ids by its name; new rows need not have it."""
+    return name == UNNAMED or name.lower() == "id"
 
 
 def _learned(source: str, series: Any, missing: Missing) -> Column:
