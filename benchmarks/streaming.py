@@ -44,10 +44,6 @@ GROWTH = 0.15
 #: Rows whose cluster is the same, predicted from a stream and in memory, at least: a row half-way
 #: between two centres may fall to either, by rounding.
 SAME = 0.9999
-#: How glibc gives memory out. Else 64 MiB of addresses that it sets aside for each thread would
-#: count for RLIMIT_AS, and pieces of some megabytes that are freed would stay with it: the peak
-#: would say how many of them there were, not how many at a time.
-MALLOC = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "262144"}
 #: Seconds that a fit may take.
 TIMEOUT = 3600.0
 
@@ -247,7 +243,8 @@ def main() -> int:
     parser.add_argument("--name", default="streaming", help="of the file of results")
     options = parser.parse_args()
     methods = options.methods.split(",")
-    os.environ.update(MALLOC)
+    # 64 MiB of addresses that glibc sets aside for each thread would count for RLIMIT_AS
+    os.environ["MALLOC_ARENA_MAX"] = "2"
     folder = Path(tempfile.mkdtemp(prefix="ckm-streaming-"))
     needed = 2.2 * options.rows * D * 4
     if shutil.disk_usage(folder).free < needed:

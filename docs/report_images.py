@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits, load_wine
+from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import StandardScaler, normalize
 from sklearn.utils.discovery import all_estimators
 
 from concrete_kmeans import ConcreteKMeans, DeepConcreteKMeans, report
@@ -50,19 +51,31 @@ def wine(path: Path) -> None:
 
 def manual(path: Path) -> None:
     """Texts: what scikit-learn says of its estimators."""
+    X, about = described()
+    model = ConcreteKMeans(8, n_init=5, random_state=0).fit(X)
+    title = "The estimators of scikit-learn, by what their documentation says"
+    model.report(path, X, title=title, **about)
+
+
+def embeddings(path: Path) -> None:
+    """Embeddings of the same texts, as a file of vectors has them."""
+    X, about = described()
+    vectors = normalize(TruncatedSVD(50, random_state=0).fit_transform(X)).astype(np.float32)
+    model = DeepConcreteKMeans(8, encoder=(64, 10), n_init=3, random_state=0).fit(vectors)
+    about |= {"items": None, "title": "Embeddings of the estimators of scikit-learn"}
+    model.report(path, vectors, **about)
+
+
+def described() -> tuple[Any, dict[str, Any]]:
+    """Words of the documentation of scikit-learn's estimators; texts, names and modules."""
     found = [(name, kind, inspect.getdoc(kind) or "") for name, kind in all_estimators()]
     texts = [prose(text) for _, _, text in found]
     tfidf = TfidfVectorizer(stop_words="english", sublinear_tf=True, min_df=3, max_df=0.3)
-    X = tfidf.fit_transform(texts).astype(np.float32)
-    model = ConcreteKMeans(8, n_init=5, random_state=0).fit(X)
-    model.report(
-        path,
-        X,
-        items=texts,
-        ids=[name for name, _, _ in found],
-        classes=[kind.__module__.split(".")[1] for _, kind, _ in found],
-        title="The estimators of scikit-learn, by what their documentation says",
-    )
+    return tfidf.fit_transform(texts).astype(np.float32), {
+        "items": texts,
+        "ids": [name for name, _, _ in found],
+        "classes": [kind.__module__.split(".")[1] for _, kind, _ in found],
+    }
 
 
 def prose(text: str) -> str:
@@ -117,6 +130,11 @@ def shots(browser: Any, folder: Path) -> None:
     browser.open(folder / "wine.html")
     show(browser, "clusters")
     saved(browser.screenshot(), "report-table.png")
+    browser.open(folder / "embeddings.html", height=1070)
+    browser.run("document.querySelector('input[value=class]').click()")
+    choose_a_row(browser)
+    browser.run("scrollTo(0, 0)")
+    saved(browser.screenshot(), "report-embeddings.png")
 
 
 def main() -> None:
@@ -127,7 +145,7 @@ def main() -> None:
         raise SystemExit(f"a browser is needed: one of {', '.join(tools['NAMES'])}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for make in (digits, wine, manual):
+        for make in (digits, wine, manual, embeddings):
             make(folder / f"{make.__name__}.html")
         browser = tools["Browser"](program, folder / "profile")
         try:
