@@ -131,7 +131,6 @@ def shots(browser: Any, folder: Path) -> None:
     show(browser, "clusters")
     saved(browser.screenshot(), "report-table.png")
     browser.open(folder / "embeddings.html", height=1070)
-    browser.run("document.querySelector('input[value=class]').click()")
     choose_a_row(browser)
     browser.run("scrollTo(0, 0)")
     saved(browser.screenshot(), "report-embeddings.png")
