@@ -29,6 +29,7 @@ from torch.utils.data import Dataset, IterableDataset
 from torch.utils.dlpack import from_dlpack
 
 from concrete_kmeans import processes
+from concrete_kmeans.fused import kernels_for
 from concrete_kmeans.lloyd import Rows, own_rows
 from concrete_kmeans.readers.files import Arrays, open_input
 from concrete_kmeans.readers.parquet import ENDINGS as PARQUET_ENDINGS
@@ -879,17 +880,18 @@ class Scaling:
         """Scale rows (..., D), in their own dtype and on their own device."""
         if self.kind == "none":
             return rows
-        high, low, factor = self._like(rows)
+        high, low, factor = self.like(rows)
         return (rows - high - low).mul_(factor)
 
     def inverse(self, rows: Tensor) -> Tensor:
         """Undo the scaling of rows (..., D): centres, say."""
         if self.kind == "none":
             return rows
-        high, low, factor = self._like(rows)
+        high, low, factor = self.like(rows)
         return rows / factor + low + high
 
-    def _like(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def like(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Shift in two parts, and factor, for rows of this dtype on this device."""
         if not rows.is_floating_point():
             raise TypeError(f"rows must be floating point to be scaled, got {rows.dtype}")
         shift = self.shift.to(rows.device, torch.float64)
@@ -966,10 +968,20 @@ class Scaled:
         self.dtype, self.device = rows.dtype, rows.device
         self.index_device = _index_device(rows)
         self.stream = stream_of(rows)
+        self._parts: tuple[Tensor, Tensor, Tensor] | None = None
+        self._kernels: Any = None
+        if isinstance(rows, Tensor) and rows.dtype == torch.float32 and scaling.kind != "none":
+            self._kernels = kernels_for(rows) if rows.is_contiguous() else None
 
     def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
         """Dense scaled rows on the device."""
-        return self.scaling(self.rows[rows])
+        numbers = isinstance(rows, Tensor) and rows.is_cuda and rows.dtype == torch.int64
+        if self._kernels is None or not numbers:
+            return self.scaling(self.rows[rows])
+        if self._parts is None:  # a few kernels, which a step need not launch again
+            high, low, factor = self.scaling.like(cast("Tensor", self.rows))
+            self._parts = high, low, factor.expand_as(high).contiguous()
+        return cast("Tensor", self._kernels.take(self.rows, rows, *self._parts))
 
 
 class Subset:

@@ -24,6 +24,8 @@ from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
+from concrete_kmeans.fused import kernels_for
+from concrete_kmeans.streams import behind, lowered, use
 from concrete_kmeans.validation import check_choice, check_positive_int, check_sizes
 
 __all__ = [
@@ -144,10 +146,16 @@ class _Affine(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
-        rows, weight, bias = (t.to(_dtype_of(weight)) for t in (rows, weight, bias))
-        out = torch.baddbmm(bias, rows, weight)
-        if relu:
-            out.relu_()
+        ctx.used = use(weight)
+        dtype = _dtype_of(weight)
+        rows, weight = rows.to(dtype), lowered(weight, dtype)
+        if kernels := kernels_for(rows, weight):
+            out = torch.bmm(rows, weight)
+            kernels.add_bias(out, bias, relu=relu)
+        else:
+            out = torch.baddbmm(bias.to(dtype), rows, weight)
+            if relu:
+                out.relu_()
         ctx.save_for_backward(rows, weight, out if relu else None)
         return out
 
@@ -155,11 +163,15 @@ class _Affine(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
         rows, weight, out = ctx.saved_tensors
-        if out is not None:
+        if kernels := kernels_for(gradient):
+            gradient, to_bias = kernels.relu_backward(gradient, out)
+        elif out is not None:
             gradient = torch.ops.aten.threshold_backward(gradient, out, 0)
         to_rows = torch.bmm(gradient, weight.mT) if ctx.needs_input_grad[0] else None
-        to_weight = _product_float32(rows.mT, gradient)
-        to_bias = gradient.sum(1, keepdim=True, dtype=to_weight.dtype)
+        with behind(ctx.used, rows, gradient):  # after all that reads the weight
+            to_weight = _product_float32(rows.mT, gradient)
+        if not kernels:
+            to_bias = gradient.sum(1, keepdim=True, dtype=to_weight.dtype)
         return to_rows, to_weight, to_bias, None
 
 

@@ -12,11 +12,13 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 import torch
 from torch import Tensor
 
+from concrete_kmeans import functional as F
 from concrete_kmeans import processes
 from concrete_kmeans.checkpoints import Checkpoints, Signals, Stopped
 from concrete_kmeans.data import Batch, Batches, Place
+from concrete_kmeans.fused import kernels_for
 from concrete_kmeans.objectives.base import Objective, Verdict
-from concrete_kmeans.streams import Side
+from concrete_kmeans.streams import Side, behind
 
 __all__ = [
     "Annealed",
@@ -107,6 +109,58 @@ class TorchOptimizer:
         remembered = {int(i): dict(held) for i, held in state.items()}
         groups = self.inner.state_dict()["param_groups"]
         self.inner.load_state_dict({"state": remembered, "param_groups": groups})
+
+
+class EarlyAdam(TorchOptimizer):
+    """Adam on CUDA that moves a parameter as soon as its gradient is there.
+
+    torch's own fused Adam runs after the backward pass, in a few large blocks; this one runs beside
+    it. The state is that of torch's.
+    """
+
+    def __init__(self, objective: Objective, kernels: Any) -> None:
+        super().__init__("adam", objective)
+        self.kernels, self.rate = kernels, torch.empty(0)
+        self.parameters = objective.parameters()
+        parameters: list[Any] = self.parameters
+        self.hooks = [p.register_post_accumulate_grad_hook(self._move) for p in parameters]
+
+    def begin(self, rate: float | Tensor) -> None:
+        """Before the backward pass: count the step, at this rate."""
+        state = self.inner.state
+        for p in self.parameters:
+            if not state[p]:
+                state[p]["step"] = torch.zeros((), device=p.device)
+                state[p] |= {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+        torch._foreach_add_([state[p]["step"] for p in self.parameters], 1.0)
+        self.rate = torch.as_tensor(rate, dtype=torch.float32, device=self.parameters[0].device)
+
+    def step(self, rate: float | Tensor) -> None:
+        """Done already."""
+
+    def close(self) -> None:
+        """Move nothing any more."""
+        for hook in self.hooks:
+            hook.remove()
+
+    @torch.no_grad()
+    def _move(self, parameter: Tensor) -> None:
+        gradient, state = cast("Tensor", parameter.grad), self.inner.state[parameter]
+        group = self.inner.param_groups[0]
+        copies = getattr(Side.of_step, "copies", None) or {}
+        with behind(None, gradient):
+            self.kernels.move(
+                parameter,
+                gradient.contiguous(),
+                state["exp_avg"],
+                state["exp_avg_sq"],
+                rate=self.rate,
+                step=state["step"],
+                copy=copies.get(parameter.data_ptr(), (None, None))[1],
+                betas=group["betas"],
+                eps=group["eps"],
+            )
+        parameter.grad = None
 
 
 class Monitor(Protocol):
@@ -233,6 +287,7 @@ def train(
                 run.note(t, parts, step.names)
                 if (t + 1) % settings.check_every == 0:
                     run.check(t, monitor)
+                    step.renew()
                 _pause(signals.asked(t), saving)
                 if run.over:
                     break
@@ -243,6 +298,8 @@ def train(
         raise Interrupted(run.end(), getattr(stop, "signal", signal.SIGINT)) from stop
     except torch.OutOfMemoryError as error:
         raise torch.OutOfMemoryError(_out_of_memory(batches, settings)) from error
+    finally:
+        step.close()
     return run.end()
 
 
@@ -272,26 +329,27 @@ class _Step:
         self, objective: Objective, settings: Settings, generators: Sequence[torch.Generator]
     ) -> None:
         self.objective, self.settings, self.generators = objective, settings, generators
-        self.optimizer = (
-            settings.optimizer(objective)
-            if callable(settings.optimizer)
-            else TorchOptimizer(settings.optimizer, objective)
-        )
+        self.optimizer = _optimizer(objective, settings)
         self.device = objective.parameters()[0].device
         self.side = Side(self.device)
+        if isinstance(self.optimizer, EarlyAdam) and settings.precision == "bfloat16":
+            self.side.copies = {}
+        self.ones = torch.ones_like(_flat(objective.parameters()[0])[:, 0])  # (R,)
         self.names: list[str] = []
 
     def __call__(self, batch: Batch, temperature: float | Tensor, rate: float | Tensor) -> Tensor:
         """Take it; return the parts of the loss, (P, R)."""
         objective, settings = self.objective, self.settings
         self.optimizer.zero_grad()
+        if isinstance(self.optimizer, EarlyAdam):
+            self.optimizer.begin(rate)
         with self.side.open():
             with _autocast(settings.precision, self.device):
                 parts = objective.loss(batch, temperature, self.generators)
             if processes.many():
                 parts = {name: value * batch.share for name, value in parts.items()}
             # restarts share no parameter: the sum keeps them apart
-            parts["loss"].sum().backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(parts["loss"], self.ones)
         self.names = list(parts)
         values = [value.detach() for value in parts.values()]
         stacked = torch.stack(values) if len(values) > 1 else values[0].unsqueeze(0)
@@ -303,6 +361,28 @@ class _Step:
         self.optimizer.step(rate)
         objective.after_step(batch)
         return stacked
+
+    @torch.no_grad()
+    def renew(self) -> None:
+        """After others than a step have changed the state."""
+        for weight, copy in (self.side.copies or {}).values():
+            copy.copy_(weight)
+
+    def close(self) -> None:
+        """Leave the objective as a step found it."""
+        self.objective.noise = None
+        if isinstance(self.optimizer, EarlyAdam):
+            self.optimizer.close()
+
+
+def _optimizer(objective: Objective, settings: Settings) -> Optimizer:
+    if callable(settings.optimizer):
+        return settings.optimizer(objective)
+    if settings.optimizer == "adam" and settings.clip is None and not processes.many():
+        kernels = kernels_for(*objective.parameters())
+        if kernels is not None and all(p.is_contiguous() for p in objective.parameters()):
+            return EarlyAdam(objective, kernels)
+    return TorchOptimizer(settings.optimizer, objective)
 
 
 class _Recorded:
@@ -321,16 +401,24 @@ class _Recorded:
         self.index = torch.zeros(batches.shape, dtype=torch.int64, device=step.device)
         self.temperature = torch.zeros((), dtype=torch.float32, device=step.device)
         self.rate = torch.zeros((), dtype=torch.float32, device=step.device)
-        self.stream = torch.cuda.Stream(step.device)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(step.device, priority=-1)  # type: ignore[no-untyped-call]
+        self.drawing = torch.cuda.Stream(step.device)  # type: ignore[no-untyped-call]
+        shape = step.objective.noise_shape(batches.shape[1])
+        if shape is not None and not step.objective.draws:  # else it has its turn among the others
+            step.objective.noise = step.objective.parameters()[0].new_zeros(shape)
         self.parts = torch.empty(0)
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.written: dict[int, float] = {}
         self.n_taken = 0
 
     def __call__(self, index: Tensor, temperature: float, rate: float) -> Tensor:
         """Take the step; return the parts of the loss, (P, R)."""
+        self._draw()
         self.index.copy_(index)
-        self.temperature.fill_(temperature)
-        self.rate.fill_(rate)
+        for place, value in ((self.temperature, temperature), (self.rate, rate)):
+            if self.written.get(id(place)) != value:
+                self.written[id(place)] = value
+                place.fill_(value)
         self.n_taken += 1
         if self.n_taken <= self.n_before:
             self.stream.wait_stream(torch.cuda.current_stream(self.step.device))
@@ -340,12 +428,28 @@ class _Recorded:
             return parts
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
-            for generator in self.step.generators:
-                self.graph.register_generator_state(generator)
+            if self.step.objective.draws:
+                for generator in self.step.generators:
+                    self.graph.register_generator_state(generator)
             with torch.cuda.graph(self.graph, stream=self.stream):
                 self.parts = self._take()
         self.graph.replay()
         return self.parts.clone()
+
+    def _draw(self) -> None:
+        """Noise of the step, on a stream of its own: while the step before is being taken.
+
+        A graph that draws from R generators sets each of them up, with two kernels, before it runs.
+        """
+        noise = self.step.objective.noise
+        if noise is None:
+            return
+        here = torch.cuda.current_stream(self.step.device)
+        with torch.cuda.stream(self.drawing):
+            drawn = F.gumbel_noise(noise, self.step.generators)
+        here.wait_stream(self.drawing)
+        drawn.record_stream(here)
+        noise.copy_(drawn)
 
     def _take(self) -> Tensor:
         return self.step(self.batches.take(self.index), self.temperature, self.rate)
@@ -495,7 +599,7 @@ class _Saving:
     """
 
     #: Names of the rows that a monitor or an objective looks at: the data has them.
-    from_data = ("rows", "sample")
+    from_data = ("rows", "sample", "noise")
 
     def __init__(
         self,

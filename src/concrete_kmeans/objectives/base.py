@@ -39,6 +39,8 @@ class Objective(ABC):
 
     #: Steps between calls of :meth:`refresh`; 0 for never.
     refresh_every: int = 0
+    #: Gumbel noise (R, B, K) of the next step, where it is drawn before: by a loop that records.
+    noise: Tensor | None = None
 
     @property
     def recordable(self) -> bool:
@@ -48,6 +50,15 @@ class Objective(ABC):
         temperature as a tensor: :mod:`training` may record them as a CUDA graph.
         """
         return False
+
+    @property
+    def draws(self) -> bool:
+        """Whether :meth:`loss` draws random numbers beside :attr:`noise`."""
+        return False
+
+    def noise_shape(self, n_rows: int) -> tuple[int, int, int] | None:  # noqa: ARG002
+        """Of :attr:`noise` for a batch, if it is needed."""
+        return None
 
     @abstractmethod
     def parameters(self) -> list[Tensor]:

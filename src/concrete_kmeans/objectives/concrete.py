@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from concrete_kmeans import functional as F
 from concrete_kmeans import processes
 from concrete_kmeans.augment import Augment
 from concrete_kmeans.data import Batch
+from concrete_kmeans.fused import kernels_for
 from concrete_kmeans.networks import Autoencoder
 from concrete_kmeans.objectives.base import noise_of_batch
 from concrete_kmeans.objectives.deep import DeepObjective
@@ -24,6 +26,8 @@ Form: TypeAlias = Literal["scaled", "paper"]
 #: Weight of the cross-entropy in a warm-up. At 1 the reconstruction and the distances win where
 #: they disagree with the partition: on pendigits 3 % of its information was lost, at 20 none.
 HELD_WEIGHT = 20.0
+#: Rows times clusters of a batch that one program of a kernel can hold.
+AT_ONCE = 2**13
 
 
 class Scales(NamedTuple):
@@ -78,25 +82,58 @@ class Concrete(DeepObjective):
         if form == "scaled":
             self.weight = weight * scales.reconstruction / scales.within
 
+    def noise_shape(self, n_rows: int) -> tuple[int, int, int] | None:
+        """Where assignments are drawn."""
+        return None if self.held is not None else (len(self.centers), n_rows, self.centers.shape[1])
+
     def loss(
         self, batch: Batch, temperature: float | Tensor, generators: Sequence[torch.Generator]
     ) -> dict[str, Tensor]:
         """Eq. 8, a mean over the batch."""
         rows = self.view(batch, generators)
+        noise, shape = self.noise, self.noise_shape(rows.shape[1])
+        if noise is None and shape is not None:
+            noise = noise_of_batch(batch, self.centers.new_empty(shape), generators)
         codes = self.network.encode(rows)
-        with aside(rows, codes):  # the decoder's products hide the small kernels of an assignment
-            reconstruction = self.reconstruction(rows, codes)
+        with aside(
+            rows, batch.rows, codes, *([] if noise is None else [noise])
+        ):  # beside the decoder
+            weighted, parts = self._clustering(batch, rows, codes, noise, temperature)
+        reconstruction = self.reconstruction(rows, codes)
+        join()
+        return {
+            "loss": reconstruction + weighted,
+            "reconstruction": reconstruction,
+            **parts,
+        }  # Eq. 8
+
+    def _clustering(
+        self,
+        batch: Batch,
+        rows: Tensor,
+        codes: Tensor,
+        noise: Tensor | None,
+        temperature: float | Tensor,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What Eq. 8 adds to the reconstruction, (R,), and its parts."""
         codes = clean = self.network.points(codes)
         if rows is not batch.rows:  # an augmented row belongs where the row itself belongs
             clean = self.network.points(self.network.encode(batch.rows))
+        if noise is not None and clean is codes and self._at_once(codes):
+            tau = torch.as_tensor(temperature, dtype=torch.float32, device=codes.device)
+            weighted, clustering, balance = _Clustering.apply(  # type: ignore[no-untyped-call]
+                codes, self.centers, noise, tau, self
+            )
+            parts = {"clustering": clustering}
+            return weighted, parts | ({"balance": balance} if self.balance else {})
         distances = self.distances(codes, batch.share)
         log_probs = F.log_probs_from_distances(
             distances if clean is codes else self.distances(clean, batch.share), self.sigma
         )  # Eq. 5
-        if self.held is not None:
-            clustering = self._held(distances, log_probs, self.held.gather(1, batch.index))
+        if noise is None:
+            labels = cast("Tensor", self.held).gather(1, batch.index)
+            clustering = self._held(distances, log_probs, labels)
         else:
-            noise = noise_of_batch(batch, log_probs, generators)
             assignment = F.concrete_assignment(log_probs, temperature, noise=noise)  # Eq. 6
             if self.form == "paper":
                 clustering = F.kmeans_loss(
@@ -108,13 +145,19 @@ class Concrete(DeepObjective):
         weighted = self.weight * clustering
         if self.balance:
             parts["balance"] = self._balance(log_probs, batch.share)
-            weighted = weighted + self.weight * self.balance * self.scales.within * parts["balance"]
-        join()
-        return {
-            "loss": reconstruction + weighted,
-            "reconstruction": reconstruction,
-            **parts,
-        }  # Eq. 8
+            weighted = weighted + self.balance_weight * parts["balance"]
+        return weighted, parts
+
+    @property
+    def balance_weight(self) -> Tensor:
+        """(R,), of the divergence in the loss."""
+        return self.weight * self.balance * self.scales.within
+
+    def _at_once(self, codes: Tensor) -> bool:
+        """Whether one kernel can do all of Eqs. 5 to 7, and the way back."""
+        small = codes.shape[1] * self.centers.shape[1] <= AT_ONCE
+        plain = self.form == "scaled" and not processes.many()
+        return small and plain and kernels_for(codes, self.centers) is not None
 
     def distances(self, codes: Tensor, share: float = 1.0) -> Tensor:
         """Squared distances (R, B, K) to the centres, as if the code had its first spread.
@@ -145,6 +188,40 @@ class Concrete(DeepObjective):
         share = mean.clamp_min(_TINY)  # (R, K)
         sizes = self.scales.sizes.clamp_min(1.0 / (self.scales.sizes.shape[-1] * 1e3))
         return (share * (share.log() - sizes.log())).sum(-1)
+
+
+class _Clustering(torch.autograd.Function):
+    """The clustering part of the scaled Eq. 8, its gradient found on the way."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, codes: Tensor, centers: Tensor, noise: Tensor, tau: Tensor, of: Concrete
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        kernels = cast("Any", kernels_for(codes))
+        found = kernels.assign(
+            codes.contiguous(),
+            centers,
+            noise,
+            tau,
+            sigma=of.sigma,
+            spread=of.scales.spread,
+            weight=of.weight,
+            balance_weight=of.balance_weight if of.balance else None,
+            sizes=of.scales.sizes,
+        )
+        ctx.save_for_backward(found.to_codes, found.to_centers)
+        ctx.mark_non_differentiable(found.clustering, found.balance)
+        weighted = of.weight * found.clustering
+        if of.balance:
+            weighted = weighted + of.balance_weight * found.balance
+        return weighted, found.clustering, found.balance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        to_codes, to_centers = ctx.saved_tensors
+        slope = gradient.view(-1, 1, 1)
+        return (to_codes * slope).to(to_codes.dtype), to_centers * slope, None, None, None
 
 
 def _variance(codes: Tensor, share: float) -> Tensor:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from concrete_kmeans import functional as F
 from concrete_kmeans import processes
 from concrete_kmeans.augment import BUILT_IN, Augment
 from concrete_kmeans.data import Batch
+from concrete_kmeans.fused import kernels_for
 from concrete_kmeans.networks import Autoencoder
 from concrete_kmeans.objectives.base import Objective, Verdict
 from concrete_kmeans.objectives.shallow import draw_far_row
@@ -53,6 +55,11 @@ class DeepObjective(Objective):
         return [*self.network.parameters(), *self.network.buffers(), self.centers]
 
     @property
+    def draws(self) -> bool:
+        """If it augments."""
+        return self.augment is not None
+
+    @property
     def recordable(self) -> bool:
         """Unless something of the user's is part of it."""
         own = self.augment is None or isinstance(self.augment, BUILT_IN)
@@ -68,8 +75,28 @@ class DeepObjective(Objective):
 
     def reconstruction(self, rows: Tensor, codes: Tensor) -> Tensor:
         """Eq. 4 as a mean over the batch, (R,)."""
-        error = self.network.decode(codes) - rows
-        return (error * error).sum(-1).mean(-1)  # Eq. 4
+        loss = _SquaredError.apply(self.network.decode(codes), rows)  # type: ignore[no-untyped-call]
+        return cast("Tensor", loss)
+
+
+class _SquaredError(torch.autograd.Function):
+    """Eq. 4 as a mean over the batch, (R,), of rows (R, B, D); autograd's, in fewer passes."""
+
+    @staticmethod
+    def forward(ctx: Any, decoded: Tensor, rows: Tensor) -> Tensor:
+        if kernels := kernels_for(decoded, rows):
+            loss, slope = kernels.squared_error(decoded.contiguous(), rows.contiguous())
+        else:
+            error = decoded - rows
+            loss, slope = (error * error).sum(-1).mean(-1), error * (2.0 / error.shape[1])  # Eq. 4
+        ctx.save_for_backward(slope.to(decoded.dtype))
+        return cast("Tensor", loss)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (slope,) = ctx.saved_tensors
+        return slope * gradient.view(-1, 1, 1).to(slope.dtype), None
 
 
 class Reconstruction(DeepObjective):

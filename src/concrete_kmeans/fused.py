@@ -1,0 +1,40 @@
+"""Which kernels a training step runs: those of :mod:`kernels` on CUDA, torch's own elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+__all__ = ["kernels_for"]
+
+logger = logging.getLogger(__name__)
+
+#: What they read and write.
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def kernels_for(*tensors: Tensor) -> ModuleType | None:
+    """:mod:`kernels`, if it can work on the tensors; None for torch's own operations.
+
+    Examples
+    --------
+    >>> kernels_for(torch.zeros(3)) is None
+    True
+    """
+    if not all(tensor.is_cuda and tensor.dtype in DTYPES for tensor in tensors):
+        return None
+    return _kernels()
+
+
+@functools.cache
+def _kernels() -> ModuleType | None:
+    try:
+        return importlib.import_module("concrete_kmeans.kernels")
+    except ImportError as error:
+        logger.info("training on CUDA takes more kernels a step without triton: %s", error)
+        return None

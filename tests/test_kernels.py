@@ -1,0 +1,212 @@
+"""Triton's kernels against torch's operations, and a training on both.
+
+Without a CUDA device they run under ``TRITON_INTERPRET=1``, if Triton is installed.
+"""
+
+import os
+
+import pytest
+import torch
+from torch import nn
+
+from concrete_kmeans import functional as F
+from concrete_kmeans import fused, training
+from concrete_kmeans.data import Batches
+from concrete_kmeans.networks import build_autoencoder
+from concrete_kmeans.objectives.concrete import Concrete, Scales
+from concrete_kmeans.objectives.deep import Reconstruction
+from concrete_kmeans.training import Settings, train
+
+pytest.importorskip("triton")
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not CUDA and os.environ.get("TRITON_INTERPRET") != "1", reason="needs CUDA"),
+]
+cuda_only = pytest.mark.skipif(not CUDA, reason="needs CUDA")
+
+
+@pytest.fixture
+def kernels():
+    from concrete_kmeans import kernels
+
+    return kernels
+
+
+@pytest.fixture
+def draw():
+    generator = torch.Generator().manual_seed(0)
+    return lambda *shape: torch.randn(*shape, generator=generator).to(DEVICE)
+
+
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 256, 500), (3, 70, 37), (2, 1, 1)])
+class TestLayers:
+    def test_bias(self, kernels, draw, shape, dtype, relu):
+        product, bias = draw(*shape).to(dtype), draw(shape[0], 1, shape[2])
+        expected = product.float() + bias
+        kernels.add_bias(product, bias, relu=relu)
+        expected = expected.relu() if relu else expected
+        torch.testing.assert_close(
+            product, expected.to(dtype), rtol=2**-7 if dtype == torch.bfloat16 else 0, atol=1e-6
+        )
+
+    def test_relu_backward(self, kernels, draw, shape, dtype, relu):
+        gradient, out = draw(*shape).to(dtype), draw(*shape).relu().to(dtype)
+        cut, to_bias = kernels.relu_backward(gradient, out if relu else None)
+        expected = gradient * (out > 0) if relu else gradient
+        assert torch.equal(cut, expected)
+        sums = expected.double().sum(1, keepdim=True).float()
+        torch.testing.assert_close(to_bias, sums, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_squared_error(kernels, draw, dtype):
+    decoded, rows = draw(3, 70, 137).to(dtype), draw(3, 70, 137)
+    loss, slope = kernels.squared_error(decoded, rows)
+    exact = decoded.double().requires_grad_()
+    expected = (exact - rows).square().sum(-1).mean(-1)
+    (gradient,) = torch.autograd.grad(expected.sum(), exact)
+    torch.testing.assert_close(loss, expected.detach().float(), rtol=1e-5, atol=0)
+    near = 1e-5 if dtype == torch.float32 else 2**-7
+    torch.testing.assert_close(slope.float(), gradient.float(), rtol=near, atol=1e-7)
+
+
+@pytest.mark.parametrize("n_features", [1, 37, 2500])
+def test_take(kernels, draw, n_features):
+    rows, index = draw(50, n_features), torch.tensor([3, 49, 3, 0], device=DEVICE)
+    high, low, factor = draw(n_features), 1e-3 * draw(n_features), draw(n_features)
+    found = kernels.take(rows, index, high, low, factor)
+    torch.testing.assert_close(found, (rows[index] - high - low) * factor, rtol=1e-6, atol=1e-6)
+
+
+def test_adam(kernels, draw):
+    parameter = nn.Parameter(draw(3, 50, 21))
+    theirs = torch.optim.Adam([parameter], lr=1e-2)
+    own = parameter.detach().clone()
+    first, second = torch.zeros_like(own), torch.zeros_like(own)
+    copy = torch.empty_like(own, dtype=torch.bfloat16)
+    for t in range(1, 8):
+        parameter.grad = draw(3, 50, 21)
+        gradient = parameter.grad.clone()
+        theirs.step()
+        kernels.move(
+            own,
+            gradient,
+            first,
+            second,
+            rate=torch.tensor(1e-2, device=DEVICE),
+            step=torch.tensor(float(t), device=DEVICE),
+            copy=copy,
+            betas=(0.9, 0.999),
+            eps=1e-8,
+        )
+    torch.testing.assert_close(own, parameter.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(copy.float(), own, rtol=2**-7, atol=0)
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+@pytest.mark.parametrize("shape", [(2, 33, 5, 3), (3, 256, 10, 10), (1, 7, 1, 2), (1, 128, 64, 4)])
+def test_assign(kernels, draw, shape, balanced):
+    """Value and gradient are those of autograd in float64, for the same noise."""
+    R, B, K, d = shape
+    codes, centers = draw(R, B, d), draw(R, K, d)
+    noise = F.gumbel_noise(draw(R, B, K).cpu(), torch.Generator().manual_seed(1)).to(DEVICE)
+    sigma, spread, weight, other = (draw(R).abs() + 0.5 for _ in range(4))
+    sizes = draw(R, K).softmax(-1)
+    found = kernels.assign(
+        codes,
+        centers,
+        noise,
+        torch.tensor(0.7, device=DEVICE),
+        sigma=sigma,
+        spread=spread,
+        weight=weight,
+        balance_weight=other if balanced else None,
+        sizes=sizes,
+    )
+    z, mu = codes.double().requires_grad_(), centers.double().requires_grad_()
+    distances = F.squared_distances(z, mu)
+    distances = distances * (spread / z.var(-2, correction=0).sum(-1)).view(-1, 1, 1)
+    log_probs = F.log_probs_from_distances(distances, sigma)
+    assignment = F.concrete_assignment(log_probs, 0.7, noise=noise)
+    clustering = F.loss_from_distances(distances, assignment, "mean")
+    share = log_probs.exp().mean(-2)
+    balance = (share * (share.log() - sizes.log())).sum(-1)
+    loss = weight * clustering + (other * balance if balanced else 0.0)
+    to_codes, to_centers = torch.autograd.grad(loss.sum(), (z, mu))
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(found.clustering, clustering.detach().float(), **close)
+    if balanced:
+        torch.testing.assert_close(found.balance, balance.detach().float(), **close)
+    torch.testing.assert_close(found.to_codes, to_codes.float(), **close)
+    torch.testing.assert_close(found.to_centers, to_centers.float(), **close)
+
+
+def trained(rows, *, plain, precision, joint, record, monkeypatch):
+    """State after some steps of the same training."""
+    with monkeypatch.context() as patched:
+        if plain:
+            for module in (
+                "concrete_kmeans.networks",
+                "concrete_kmeans.objectives.concrete",
+                "concrete_kmeans.training",
+            ):
+                patched.setattr(f"{module}.kernels_for", lambda *_: None)
+        network = build_autoencoder((24, 4), "auto", (12,), seeds=[0, 1], device=DEVICE)
+        generators = [torch.Generator(DEVICE).manual_seed(seed) for seed in (0, 1)]
+        objective = Reconstruction(network)
+        if joint:
+            ones = torch.ones(2, device=DEVICE)
+            centers = network.encode(rows[:5]).detach()
+            scales = Scales(ones, ones, ones, torch.full((2, 5), 0.2, device=DEVICE))
+            objective = Concrete(
+                network, centers, scales, form="scaled", sigma2=ones, weight=0.5, balance=0.3
+            )
+        settings = Settings(
+            20, lambda _: 1e-3, temperature=lambda _: 0.7, precision=precision, record=record
+        )
+        batches = Batches(rows, None, 32, generators)
+        outcome = train(objective, batches, settings, generators)
+        return [part.detach().clone() for part in objective.state()], outcome
+
+
+@cuda_only
+@pytest.mark.parametrize("record", [True, False])
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_training_is_the_same(draw, precision, joint, record, monkeypatch):
+    """Twenty steps with these kernels, Adam beside the backward pass, and with torch's own."""
+    rows = draw(320, 12)
+    given = {"precision": precision, "joint": joint, "monkeypatch": monkeypatch}
+    fast, outcome = trained(rows, plain=False, record=record, **given)
+    plain, expected = trained(rows, plain=True, record=False, **given)
+    near = 1e-5 if precision == "float32" else 3e-3
+    for mine, theirs in zip(fast, plain, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=near)
+    mine, theirs = (h.history[-1].losses["loss"] for h in (outcome, expected))
+    assert mine == pytest.approx(theirs, rel=1e-4 if precision == "float32" else 1e-2)
+
+
+@cuda_only
+def test_hooks_are_gone_after_training(draw, monkeypatch):
+    """A parameter that was trained may be trained by others."""
+    given = {"precision": "float32", "joint": False, "record": True}
+    state, _ = trained(draw(320, 12), plain=False, **given, monkeypatch=monkeypatch)
+    del state
+    network = build_autoencoder((24, 4), "auto", (12,), seeds=[0], device=DEVICE)
+    objective = Reconstruction(network)
+    step = training._Step(objective, Settings(1, lambda _: 1e-3), [])
+    assert isinstance(step.optimizer, training.EarlyAdam)
+    step.close()
+    network(draw(4, 12)).sum().backward()
+    assert all(p.grad is not None for p in network.parameters())
+
+
+@cuda_only
+def test_kernels_are_taken_on_cuda_alone(draw):
+    assert fused.kernels_for(draw(3)) is not None
+    assert fused.kernels_for(draw(3).double()) is None
+    assert fused.kernels_for(draw(3), torch.zeros(3)) is None
