@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import resource
 import shutil
 import sys
@@ -243,8 +242,6 @@ def main() -> int:
     parser.add_argument("--name", default="streaming", help="of the file of results")
     options = parser.parse_args()
     methods = options.methods.split(",")
-    # 64 MiB of addresses that glibc sets aside for each thread would count for RLIMIT_AS
-    os.environ["MALLOC_ARENA_MAX"] = "2"
     folder = Path(tempfile.mkdtemp(prefix="ckm-streaming-"))
     needed = 2.2 * options.rows * D * 4
     if shutil.disk_usage(folder).free < needed:

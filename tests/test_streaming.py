@@ -764,3 +764,61 @@ def test_memory_that_may_not_grow(tmp_path):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert answer.stdout == "held\n", answer.stderr
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is of Linux")
+def test_the_memory_of_a_deep_fit_does_not_grow_with_the_rows(tmp_path):
+    """Eight times the rows and steps, and hardly more than their labels of memory."""
+    script = """
+    import sys, threading
+    import numpy as np
+    from pathlib import Path
+    from concrete_kmeans import DeepConcreteKMeans, data
+
+    def fit(rows):
+        short = {"encoder": (32, 8), "init": "k-means++", "pretrain_epochs": 1, "epochs": 1}
+        own = DeepConcreteKMeans(4, batch_size=2048, random_state=0, device="cpu", **short)
+        return own.fit(rows)
+
+    def used():  # without the pages of files
+        status = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in status if "RssAnon" in line)
+
+    def watch():
+        while not over.wait(0.005):
+            found.append(used())
+
+    rows = np.load(sys.argv[1], mmap_mode="r")[: int(sys.argv[2])]
+    fit(np.array(rows[:8192]))
+    data.STREAM_BYTES, data.WINDOW_BYTES = 0, 8 * 2**20
+    found, over = [used()], threading.Event()
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        fit(rows)
+    finally:
+        over.set()
+        thread.join()
+    print(max(found) - found[0])
+    """
+    n, path = 2**20, tmp_path / "rows.npy"
+    own = np.random.default_rng(0)
+    part = own.normal(size=(4, 64), scale=3.0)[own.integers(4, size=2**15)]
+    part += own.normal(size=part.shape)
+    rows = np.lib.format.open_memmap(path, "w+", np.float32, (n, 64))
+    for start in range(0, n, len(part)):
+        rows[start : start + len(part)] = part
+    rows.flush()
+    peaks = []
+    for some in (n // 8, n):
+        answer = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script), path, str(some)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        assert answer.returncode == 0, answer.stderr
+        peaks.append(int(answer.stdout))
+    assert peaks[0] > 16 * 2**20  # two windows: the peak was seen
+    # each step once left a small tensor among what it had freed: 120 MB more of heap in pieces
+    assert peaks[1] - peaks[0] < 4 * n + 50 * 2**20, peaks

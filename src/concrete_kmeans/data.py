@@ -819,10 +819,14 @@ def feature_moments(rows: Rows) -> Moments:
     mean = torch.zeros(d, dtype=torch.float64, device=rows.device)
     square = torch.zeros_like(mean)  # sum of squared deviations from the mean
     minimum, maximum = torch.full_like(mean, torch.inf), torch.full_like(mean, -torch.inf)
+    # one for all pieces: the allocator would keep what several of this size leave free
+    wide = torch.empty(0, d, dtype=torch.float64, device=rows.device)
     for start, stop, piece in pieces(own_rows(rows)):
         minimum, maximum = minimum.minimum(piece.amin(0)), maximum.maximum(piece.amax(0))
-        own = piece.mean(0, dtype=torch.float64)
-        deviation = piece.double() - own
+        wide = wide if len(wide) >= len(piece) else wide.new_empty(piece.shape)
+        deviation = wide[: len(piece)].copy_(piece)
+        own = deviation.mean(0)
+        deviation.sub_(own)
         jump, share = own - mean, (stop - start) / stop
         mean = mean + share * jump
         square = square + deviation.mul_(deviation).sum(0) + start * share * jump.square()
