@@ -138,6 +138,7 @@ def test_assign(kernels, draw, shape, balanced):
     loss = weight * clustering + (other * balance if balanced else 0.0)
     to_codes, to_centers = torch.autograd.grad(loss.sum(), (z, mu))
     close = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(found.weighted, loss.detach().float(), **close)
     torch.testing.assert_close(found.clustering, clustering.detach().float(), **close)
     if balanced:
         torch.testing.assert_close(found.balance, balance.detach().float(), **close)
@@ -155,7 +156,7 @@ def trained(rows, *, plain, precision, joint, record, monkeypatch):
                 "concrete_kmeans.training",
             ):
                 patched.setattr(f"{module}.kernels_for", lambda *_: None)
-        network = build_autoencoder((24, 4), "auto", (12,), seeds=[0, 1], device=DEVICE)
+        network = build_autoencoder((300, 200, 4), "auto", (12,), seeds=[0, 1], device=DEVICE)
         generators = [torch.Generator(DEVICE).manual_seed(seed) for seed in (0, 1)]
         objective = Reconstruction(network)
         if joint:
@@ -196,7 +197,7 @@ def test_hooks_are_gone_after_training(draw, monkeypatch):
     given = {"precision": "float32", "joint": False, "record": True}
     state, _ = trained(draw(320, 12), plain=False, **given, monkeypatch=monkeypatch)
     del state
-    network = build_autoencoder((24, 4), "auto", (12,), seeds=[0], device=DEVICE)
+    network = build_autoencoder((300, 300, 4), "auto", (12,), seeds=[0], device=DEVICE)
     objective = Reconstruction(network)
     step = training._Step(objective, Settings(1, lambda _: 1e-3), [])
     assert isinstance(step.optimizer, training.EarlyAdam)

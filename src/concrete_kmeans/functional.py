@@ -124,16 +124,25 @@ def gumbel_noise(like: Tensor, generator: Generators = None) -> Tensor:
     """
     (like,) = at_least_float32(like)
     noise = torch.empty_like(like, memory_format=torch.contiguous_format, requires_grad=False)
-    if isinstance(generator, Sequence):
-        if noise.ndim < 3 or len(generator) != len(noise):
-            raise ValueError(
-                f"generator must hold one generator for each of the {noise.shape[0]} problems on "
-                f"the first axis of {tuple(noise.shape)}, got {len(generator)}"
-            )
-        for part, own in zip(noise, generator, strict=True):
-            part.exponential_(generator=own)
-    else:
-        noise.exponential_(generator=generator)
+    return gumbel_from_exponential_(draw_exponential_(noise, generator))
+
+
+def draw_exponential_(noise: Tensor, generator: Generators) -> Tensor:
+    """Fill a tensor, of whose first axis each index may have a generator of its own."""
+    if not isinstance(generator, Sequence):
+        return noise.exponential_(generator=generator)
+    if noise.ndim < 3 or len(generator) != len(noise):
+        raise ValueError(
+            f"generator must hold one generator for each of the {noise.shape[0]} problems on "
+            f"the first axis of {tuple(noise.shape)}, got {len(generator)}"
+        )
+    for part, own in zip(noise, generator, strict=True):
+        part.exponential_(generator=own)
+    return noise
+
+
+def gumbel_from_exponential_(noise: Tensor) -> Tensor:
+    """Turn exponential draws into Gumbel's, in place."""
     # An exponential draw can round to zero, and log(0) would make the whole row NaN.
     return noise.clamp_min_(torch.finfo(noise.dtype).tiny).log_().neg_()
 

@@ -193,12 +193,14 @@ def move(
 class Clustering(NamedTuple):
     """The clustering part of the scaled objective, and its gradient."""
 
+    weighted: Tensor
+    """(R,), the sum of both, each times its weight."""
     clustering: Tensor
     """(R,), Eq. 7 as a mean over the batch."""
     balance: Tensor
-    """(R,), divergence of the mean assignment from the sizes."""
+    """(R,), divergence of the mean assignment from the sizes; of no value if it has no weight."""
     to_codes: Tensor
-    """(R, B, d), of the weighted sum of both."""
+    """(R, B, d), of the sum."""
     to_centers: Tensor
     """(R, K, d)."""
 
@@ -206,7 +208,7 @@ class Clustering(NamedTuple):
 @triton.jit
 def _assign(
     codes, centers, noise, temperature, sigma, spread, weight, balance_weight, sizes,
-    to_codes, to_centers, clustering, balance, n_rows, n_clusters, n_features,
+    to_codes, to_centers, weighted, clustering, balance, n_rows, n_clusters, n_features,
     BALANCE: tl.constexpr, ROWS: tl.constexpr, CLUSTERS: tl.constexpr,
 ):  # fmt: skip
     restart = tl.program_id(0)
@@ -249,8 +251,10 @@ def _assign(
     hard = (cluster[None, :] == tl.argmax(drawn, 1)[:, None]).to(tl.float32)
     hard = tl.where(inside, hard, 0.0)
     # Eq. 7, and back: to the distances as they are, and through the soft sample
-    tl.store(clustering + restart, tl.sum(hard * distances) / n_rows)
     one = tl.load(weight + restart) / n_rows
+    loss = tl.sum(hard * distances)
+    tl.store(clustering + restart, loss / n_rows)
+    loss *= one
     mean = tl.sum(tl.where(is_cluster[None, :], soft * distances, 0.0), 1)[:, None]
     to_logits = one / tau * soft * (distances - mean)
     if BALANCE:
@@ -258,10 +262,13 @@ def _assign(
         bounded = tl.maximum(share, TINY)
         size = tl.load(sizes + restart * n_clusters + cluster, is_cluster, 1.0)
         ratio = tl.log(bounded) - tl.log(tl.maximum(size, 1e-3 / n_clusters))
-        tl.store(balance + restart, tl.sum(tl.where(is_cluster, bounded * ratio, 0.0)))
+        divergence = tl.sum(tl.where(is_cluster, bounded * ratio, 0.0))
+        tl.store(balance + restart, divergence)
         slope = tl.where(is_cluster & (share >= TINY), ratio + 1.0, 0.0)[None, :]
         other = tl.load(balance_weight + restart) / n_rows
+        loss += other * n_rows * divergence
         to_logits += other * probs * (slope - tl.sum(probs * slope, 1)[:, None])
+    tl.store(weighted + restart, loss)
     to_distances = tl.where(inside, one * hard - to_logits * inverse, 0.0)
     to_squares = 2.0 * scale * to_distances
     to_variance = -tl.sum(to_distances * distances) / variance * 2.0 / n_rows
@@ -294,16 +301,14 @@ def assign(
     """
     R, n_rows, n_features = codes.shape
     n_clusters = centers.shape[1]
+    weighted, clustering, balance = (torch.empty_like(weight) for _ in range(3))
     found = Clustering(
-        codes.new_empty(R, dtype=torch.float32),
-        codes.new_zeros(R, dtype=torch.float32),
-        torch.empty_like(codes),
-        torch.empty_like(centers),
+        weighted, clustering, balance, torch.empty_like(codes), torch.empty_like(centers)
     )
     _assign[(R,)](
         codes, centers, noise, temperature, sigma, spread, weight,
         weight if balance_weight is None else balance_weight, sizes,
-        found.to_codes, found.to_centers, found.clustering, found.balance,
+        found.to_codes, found.to_centers, found.weighted, found.clustering, found.balance,
         n_rows, n_clusters, n_features,
         BALANCE=balance_weight is not None,
         ROWS=triton.next_power_of_2(n_rows),

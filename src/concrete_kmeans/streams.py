@@ -36,8 +36,8 @@ class Side:
                 "loss": torch.cuda.Stream(device, priority=-1),  # type: ignore[no-untyped-call]
                 "weights": torch.cuda.Stream(device),  # type: ignore[no-untyped-call]
             }
-        self.copies: dict[int, tuple[Tensor, Tensor]] | None = None
-        """Weights and their copies in lower precision, by address; None if nobody keeps them up."""
+        self.copies: dict[int, tuple[Tensor, Tensor]] = {}
+        """Weights, by address, and copies in lower precision that the optimiser keeps up."""
         self._ahead: set[Name] = set()
         self.uses: Counter[int] = Counter()
         """How often the layers of the step used each weight, by its address."""
@@ -101,10 +101,8 @@ def use(weight: Tensor) -> int:
 def lowered(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """A weight in the dtype of a product: a copy that the optimiser keeps up, if it does."""
     side = Side.of_step
-    if side is None or side.copies is None or dtype == weight.dtype:
+    if side is None or dtype == weight.dtype or weight.data_ptr() not in side.copies:
         return weight.to(dtype)
-    if weight.data_ptr() not in side.copies:
-        side.copies[weight.data_ptr()] = weight.detach(), weight.detach().to(dtype)
     return side.copies[weight.data_ptr()][1]
 
 

@@ -112,21 +112,26 @@ class TorchOptimizer:
 
 
 class EarlyAdam(TorchOptimizer):
-    """Adam on CUDA that moves a parameter as soon as its gradient is there.
+    """Adam on CUDA that moves a large parameter as soon as its gradient is there.
 
-    torch's own fused Adam runs after the backward pass, in a few large blocks; this one runs beside
-    it. The state is that of torch's.
+    torch's own moves the rest after the backward pass; the state is that of torch's. Its kernel
+    gives a block 65,536 numbers: too few blocks to fill the device with one restart's weights.
     """
+
+    #: Numbers of a large parameter, at least.
+    large = 2**16
 
     def __init__(self, objective: Objective, kernels: Any) -> None:
         super().__init__("adam", objective)
         self.kernels, self.rate = kernels, torch.empty(0)
-        self.parameters = objective.parameters()
-        parameters: list[Any] = self.parameters
+        parameters: list[Any] = [p for p in objective.parameters() if p.numel() >= self.large]
+        self.parameters = parameters
         self.hooks = [p.register_post_accumulate_grad_hook(self._move) for p in parameters]
 
     def begin(self, rate: float | Tensor) -> None:
         """Before the backward pass: count the step, at this rate."""
+        if not self.parameters:
+            return
         state = self.inner.state
         for p in self.parameters:
             if not state[p]:
@@ -134,9 +139,6 @@ class EarlyAdam(TorchOptimizer):
                 state[p] |= {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
         torch._foreach_add_([state[p]["step"] for p in self.parameters], 1.0)
         self.rate = torch.as_tensor(rate, dtype=torch.float32, device=self.parameters[0].device)
-
-    def step(self, rate: float | Tensor) -> None:
-        """Done already."""
 
     def close(self) -> None:
         """Move nothing any more."""
@@ -147,7 +149,7 @@ class EarlyAdam(TorchOptimizer):
     def _move(self, parameter: Tensor) -> None:
         gradient, state = cast("Tensor", parameter.grad), self.inner.state[parameter]
         group = self.inner.param_groups[0]
-        copies = getattr(Side.of_step, "copies", None) or {}
+        copies = {} if Side.of_step is None else Side.of_step.copies
         with behind(None, gradient):
             self.kernels.move(
                 parameter,
@@ -160,7 +162,7 @@ class EarlyAdam(TorchOptimizer):
                 betas=group["betas"],
                 eps=group["eps"],
             )
-        parameter.grad = None
+        parameter.grad = None  # nothing is left to do for torch's
 
 
 class Monitor(Protocol):
@@ -268,8 +270,9 @@ def train(
     saving = None
     if checkpoints is not None:
         saving = _Saving(checkpoints, run, step, cast("Batches", batches), monitor)
+        step.renew()
     signals, waits = Signals(), checkpoints is not None or processes.many()
-    take: Callable[[Any, float, float], Tensor] = step
+    take: _Step | _Recorded = step
     drawn: Iterable[Any] = batches
     recorded = settings.record and objective.recordable and not processes.many()
     if recorded and getattr(batches, "on_cuda", False):
@@ -282,19 +285,27 @@ def train(
         ):
             for t, batch in zip(run.steps_left(), drawn, strict=False):
                 if objective.refresh_every and t % objective.refresh_every == 0:
+                    run.note(take.flush(), step.names)
                     objective.refresh()
-                parts = take(batch, settings.temperature(t), settings.learning_rate(t))
-                run.note(t, parts, step.names)
-                if (t + 1) % settings.check_every == 0:
+                run.note(
+                    take(batch, settings.temperature(t), settings.learning_rate(t)), step.names
+                )
+                check = (t + 1) % settings.check_every == 0
+                stop = signals.asked(t)
+                if check or stop is not None or (saving is not None and saving.due):
+                    run.note(take.flush(), step.names)
+                if check:
                     run.check(t, monitor)
                     step.renew()
-                _pause(signals.asked(t), saving)
+                _pause(stop, saving)
                 if run.over:
                     break
-            if run.trace:  # of the steps after the last check, callbacks are told as well
+            run.note(take.flush(), step.names)
+            if run.n_noted:  # of the steps after the last check, callbacks are told as well
                 run.check(run.n_steps - 1, None)
                 _pause(signals.asked(0), saving)
     except KeyboardInterrupt as stop:
+        run.note(take.flush(), step.names)
         raise Interrupted(run.end(), getattr(stop, "signal", signal.SIGINT)) from stop
     except torch.OutOfMemoryError as error:
         raise torch.OutOfMemoryError(_out_of_memory(batches, settings)) from error
@@ -305,8 +316,8 @@ def train(
 
 def _pause(stop: int | None, saving: _Saving | None) -> None:
     """Between two steps: a checkpoint if it is time to, or if a signal asks to stop; then stop."""
-    if saving is not None:
-        saving.after_step(stop)
+    if saving is not None and (stop is not None or saving.due):
+        saving.write()
     if stop is not None:
         raise Stopped(stop)
 
@@ -333,12 +344,14 @@ class _Step:
         self.device = objective.parameters()[0].device
         self.side = Side(self.device)
         if isinstance(self.optimizer, EarlyAdam) and settings.precision == "bfloat16":
-            self.side.copies = {}
+            self.side.copies = {
+                p.data_ptr(): (p, p.detach().bfloat16()) for p in self.optimizer.parameters
+            }
         self.ones = torch.ones_like(_flat(objective.parameters()[0])[:, 0])  # (R,)
         self.names: list[str] = []
 
     def __call__(self, batch: Batch, temperature: float | Tensor, rate: float | Tensor) -> Tensor:
-        """Take it; return the parts of the loss, (P, R)."""
+        """Take it; return the parts of the loss, (1, P, R)."""
         objective, settings = self.objective, self.settings
         self.optimizer.zero_grad()
         if isinstance(self.optimizer, EarlyAdam):
@@ -350,6 +363,8 @@ class _Step:
                 parts = {name: value * batch.share for name, value in parts.items()}
             # restarts share no parameter: the sum keeps them apart
             torch.autograd.backward(parts["loss"], self.ones)
+            if isinstance(self.optimizer, EarlyAdam):
+                self.optimizer.step(rate)
         self.names = list(parts)
         values = [value.detach() for value in parts.values()]
         stacked = torch.stack(values) if len(values) > 1 else values[0].unsqueeze(0)
@@ -358,14 +373,19 @@ class _Step:
             processes.sum_in_place([*gradients, stacked])
         if settings.clip is not None:
             _clip(objective.parameters(), settings.clip)
-        self.optimizer.step(rate)
+        if not isinstance(self.optimizer, EarlyAdam):
+            self.optimizer.step(rate)
         objective.after_step(batch)
-        return stacked
+        return stacked.unsqueeze(0)
+
+    def flush(self) -> Tensor:
+        """No step waits: no losses, (0, 1, 1)."""
+        return torch.empty((0, 1, 1))
 
     @torch.no_grad()
     def renew(self) -> None:
         """After others than a step have changed the state."""
-        for weight, copy in (self.side.copies or {}).values():
+        for weight, copy in self.side.copies.values():
             copy.copy_(weight)
 
     def close(self) -> None:
@@ -386,73 +406,105 @@ def _optimizer(objective: Objective, settings: Settings) -> Optimizer:
 
 
 class _Recorded:
-    """A step recorded as a CUDA graph: the same kernels on the same memory, launched as one.
+    """Steps recorded as a CUDA graph: the same kernels on the same memory, launched as one.
 
     The reading of the rows is part of it. What changes from step to step is written to fixed places
-    before: row numbers, temperature, learning rate; and the place of each generator in its
-    sequence, by torch.
+    before: row numbers, noise, temperature, learning rate. Short steps wait until there are a few
+    of them: launching one alone would take the host longer than the device takes for it.
     """
 
     #: Steps that run before the recording, so that all that is set up once is set up.
     n_before = 3
+    #: Steps that are launched together, of at most so many rows of all restarts.
+    together, short = 4, 1024
 
     def __init__(self, step: _Step, batches: Batches) -> None:
-        self.step, self.batches = step, batches
-        self.index = torch.zeros(batches.shape, dtype=torch.int64, device=step.device)
-        self.temperature = torch.zeros((), dtype=torch.float32, device=step.device)
-        self.rate = torch.zeros((), dtype=torch.float32, device=step.device)
-        self.stream = torch.cuda.Stream(step.device, priority=-1)  # type: ignore[no-untyped-call]
-        self.drawing = torch.cuda.Stream(step.device)  # type: ignore[no-untyped-call]
-        shape = step.objective.noise_shape(batches.shape[1])
-        if shape is not None and not step.objective.draws:  # else it has its turn among the others
-            step.objective.noise = step.objective.parameters()[0].new_zeros(shape)
-        self.parts = torch.empty(0)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.written: dict[int, float] = {}
+        self.step, self.batches, self.device = step, batches, step.device
+        objective, like = step.objective, step.objective.parameters()[0]
+        R, B = batches.shape
+        # what a step draws itself has its turn among the shuffles
+        self.size = self.together if self.short >= R * B and not objective.draws else 1
+        self.index = torch.zeros((self.size, R, B), dtype=torch.int64, device=self.device)
+        self.temperature, self.rate = torch.zeros((2, self.size), device=self.device)
+        self.written: dict[tuple[str, int], float] = {}
+        shape = objective.noise_shape(B)
+        self.noise: Tensor | None = None
+        if shape is not None and not objective.draws:
+            self.noise = like.new_zeros(self.size, *shape)
+        self.stream = torch.cuda.Stream(self.device, priority=-1)  # type: ignore[no-untyped-call]
+        self.drawing = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self.waiting: list[Tensor] = []
         self.n_taken = 0
 
     def __call__(self, index: Tensor, temperature: float, rate: float) -> Tensor:
-        """Take the step; return the parts of the loss, (P, R)."""
-        self._draw()
-        self.index.copy_(index)
-        for place, value in ((self.temperature, temperature), (self.rate, rate)):
-            if self.written.get(id(place)) != value:
-                self.written[id(place)] = value
-                place.fill_(value)
+        """Take the step, or let it wait; return the losses of the steps taken, (n, P, R)."""
+        place = len(self.waiting)
+        for name, value in (("temperature", temperature), ("rate", rate)):
+            if self.written.get((name, place)) != value:
+                self.written[name, place] = value
+                getattr(self, name)[place].fill_(value)
+        self._draw(place)
+        self.waiting.append(index)
         self.n_taken += 1
         if self.n_taken <= self.n_before:
-            self.stream.wait_stream(torch.cuda.current_stream(self.step.device))
+            self.index[0].copy_(index)
+            self.waiting.clear()
+            here = torch.cuda.current_stream(self.device)
+            self.stream.wait_stream(here)
             with torch.cuda.stream(self.stream):
-                parts = self._take()
-            torch.cuda.current_stream(self.step.device).wait_stream(self.stream)
+                parts = self._take(0)
+            here.wait_stream(self.stream)
             return parts
-        if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
+        return self.flush() if len(self.waiting) == self.size else self.step.flush()
+
+    def flush(self) -> Tensor:
+        """Take the steps that wait; return their losses, (n, P, R), until the next ones."""
+        n = len(self.waiting)
+        if not n:
+            return self.step.flush()
+        torch.stack(self.waiting, out=self.index[:n])
+        self.waiting.clear()
+        if self.noise is not None and self.size > 1:
+            F.gumbel_from_exponential_(self.noise[:n])
+        graph, parts = self._graph(n)
+        graph.replay()
+        return parts
+
+    def _graph(self, n: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """Of n steps, and where it leaves the parts of their losses, (n, P, R)."""
+        if n not in self.graphs:
+            graph = torch.cuda.CUDAGraph()
             if self.step.objective.draws:
                 for generator in self.step.generators:
-                    self.graph.register_generator_state(generator)
-            with torch.cuda.graph(self.graph, stream=self.stream):
-                self.parts = self._take()
-        self.graph.replay()
-        return self.parts.clone()
+                    graph.register_generator_state(generator)
+            with torch.cuda.graph(graph, stream=self.stream):
+                parts = torch.cat([self._take(place) for place in range(n)])
+            self.graphs[n] = graph, parts
+        return self.graphs[n]
 
-    def _draw(self) -> None:
-        """Noise of the step, on a stream of its own: while the step before is being taken.
+    def _draw(self, place: int) -> None:
+        """Noise of a step; where steps are long, while the one before is being taken.
 
         A graph that draws from R generators sets each of them up, with two kernels, before it runs.
         """
-        noise = self.step.objective.noise
-        if noise is None:
+        if self.noise is None:
             return
-        here = torch.cuda.current_stream(self.step.device)
+        if self.size > 1 and self.n_taken >= self.n_before:
+            F.draw_exponential_(self.noise[place], self.step.generators)
+            return
+        here = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self.drawing):
-            drawn = F.gumbel_noise(noise, self.step.generators)
+            drawn = F.gumbel_noise(self.noise[place], self.step.generators)
         here.wait_stream(self.drawing)
         drawn.record_stream(here)
-        noise.copy_(drawn)
+        self.noise[place].copy_(drawn)
 
-    def _take(self) -> Tensor:
-        return self.step(self.batches.take(self.index), self.temperature, self.rate)
+    def _take(self, place: int) -> Tensor:
+        if self.noise is not None:
+            self.step.objective.noise = self.noise[place]
+        batch = self.batches.take(self.index[place])
+        return self.step(batch, self.temperature[place], self.rate[place])
 
 
 class _Run:
@@ -477,7 +529,8 @@ class _Run:
         self.collapsed = torch.zeros(R, dtype=torch.bool, device=device)
         self.taken = torch.zeros(R, dtype=torch.int64, device=device)
         self.kept = [part.detach().clone() for part in objective.state()]
-        self.trace: list[Tensor] = []  # (P, R) a step
+        self.trace = torch.empty(0)  # (check_every, P, R), losses of a step each
+        self.n_noted = 0  # steps of it since the last check
         self.names: list[str] = []
         self.n_steps = 0
         self.over = False
@@ -487,11 +540,22 @@ class _Run:
         """Numbers of the steps that are not taken yet."""
         return range(self.n_steps, self.n_steps if self.over else self.settings.n_steps)
 
-    def note(self, step: int, parts: Tensor, names: list[str]) -> None:
-        """Remember a step's losses on the device."""
+    def note(self, parts: Tensor, names: list[str]) -> None:
+        """Remember the losses of some steps, (n, P, R), on the device.
+
+        In one place: small tensors that are kept, each among what its step has freed, would leave
+        the heap in pieces that later steps do not fit in, so that it grows with their number.
+        """
+        n = len(parts)
+        if not n:
+            return
+        if not len(self.trace):
+            most = min(self.settings.check_every, self.settings.n_steps)
+            self.trace = parts.new_empty(most, *parts.shape[1:])
+        self.trace[self.n_noted : self.n_noted + n] = parts
         self.names = names
-        self.trace.append(parts)
-        self.n_steps = step + 1
+        self.n_noted += n
+        self.n_steps += n
 
     def check(self, step: int, monitor: Monitor | None) -> None:
         """Look after the restarts, and whether the phase is over."""
@@ -522,7 +586,7 @@ class _Run:
 
     def end(self) -> Outcome:
         """Bring back the kept states of restarts that are not at their last step."""
-        if self.trace:
+        if self.n_noted:
             self._read_losses()
         with torch.no_grad():
             for part, kept in zip(self.objective.state(), self.kept, strict=True):
@@ -544,7 +608,7 @@ class _Run:
             "taken": self.taken,
             "kept": self.kept,
             "drawn": self.drawn,
-            "trace": torch.stack(self.trace) if self.trace else None,
+            "trace": self.trace[: self.n_noted].clone() if self.n_noted else None,
             "names": self.names,
             "n_steps": self.n_steps,
             "over": self.over,
@@ -556,13 +620,13 @@ class _Run:
         self.running, self.failed_at = state["running"], state["failed_at"]
         self.collapsed, self.taken = state["collapsed"], state["taken"]
         self.kept, self.drawn = state["kept"], [drawn.cpu() for drawn in state["drawn"]]
-        self.trace = [] if state["trace"] is None else list(state["trace"])
+        if state["trace"] is not None:
+            self.note(state["trace"], state["names"])
         self.names, self.n_steps, self.over = state["names"], state["n_steps"], state["over"]
         self.history = [Event(**event) for event in state["history"]]
 
     def _read_losses(self) -> Event:
-        trace = torch.stack(self.trace)  # (T, P, R)
-        self.trace = []
+        trace, self.n_noted = self.trace[: self.n_noted], 0  # (T, P, R)
         first = self.n_steps - len(trace)
         finite = trace.isfinite().all(1)  # (T, R)
         failed = self.running & ~(finite.all(0) & _finite(self.objective.state()))
@@ -611,14 +675,21 @@ class _Saving:
     ) -> None:
         self.checkpoints, self.run, self.step = checkpoints, run, step
         self.batches, self.monitor = batches, monitor
+        self._due = False
         self.optimizer = cast("TorchOptimizer", step.optimizer)
         if (loop := checkpoints.take_loop()) is not None:
             self._restore(loop)
 
-    def after_step(self, stop: int | None) -> None:
-        """Write a checkpoint if it is time to, or if a signal asks to stop."""
-        if stop is not None or self.checkpoints.due:
-            self.checkpoints.write(self._state())
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a checkpoint; once it is, until it is written."""
+        self._due = self._due or self.checkpoints.due
+        return self._due
+
+    def write(self) -> None:
+        """Write a checkpoint."""
+        self._due = False
+        self.checkpoints.write(self._state())
 
     def _state(self) -> dict[str, Any]:
         place = self.batches.place

@@ -81,6 +81,7 @@ class Concrete(DeepObjective):
         self.weight = torch.full_like(scales.within, weight)
         if form == "scaled":
             self.weight = weight * scales.reconstruction / scales.within
+        self.balance_weight = self.weight * balance * scales.within  # (R,)
 
     def noise_shape(self, n_rows: int) -> tuple[int, int, int] | None:
         """Where assignments are drawn."""
@@ -94,11 +95,12 @@ class Concrete(DeepObjective):
         noise, shape = self.noise, self.noise_shape(rows.shape[1])
         if noise is None and shape is not None:
             noise = noise_of_batch(batch, self.centers.new_empty(shape), generators)
-        codes = self.network.encode(rows)
-        with aside(
-            rows, batch.rows, codes, *([] if noise is None else [noise])
-        ):  # beside the decoder
-            weighted, parts = self._clustering(batch, rows, codes, noise, temperature)
+        codes = clean = self.network.encode(rows)
+        if rows is not batch.rows:  # an augmented row belongs where the row itself belongs
+            clean = self.network.encode(batch.rows)
+        read = [codes, clean] if noise is None else [codes, clean, noise]
+        with aside(*read):  # beside the decoder
+            weighted, parts = self._clustering(batch, codes, clean, noise, temperature)
         reconstruction = self.reconstruction(rows, codes)
         join()
         return {
@@ -110,16 +112,16 @@ class Concrete(DeepObjective):
     def _clustering(
         self,
         batch: Batch,
-        rows: Tensor,
         codes: Tensor,
+        clean: Tensor,
         noise: Tensor | None,
         temperature: float | Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """What Eq. 8 adds to the reconstruction, (R,), and its parts."""
-        codes = clean = self.network.points(codes)
-        if rows is not batch.rows:  # an augmented row belongs where the row itself belongs
-            clean = self.network.points(self.network.encode(batch.rows))
-        if noise is not None and clean is codes and self._at_once(codes):
+        alone = clean is codes
+        codes = self.network.points(codes)
+        clean = codes if alone else self.network.points(clean)
+        if noise is not None and alone and self._at_once(codes):
             tau = torch.as_tensor(temperature, dtype=torch.float32, device=codes.device)
             weighted, clustering, balance = _Clustering.apply(  # type: ignore[no-untyped-call]
                 codes, self.centers, noise, tau, self
@@ -128,7 +130,7 @@ class Concrete(DeepObjective):
             return weighted, parts | ({"balance": balance} if self.balance else {})
         distances = self.distances(codes, batch.share)
         log_probs = F.log_probs_from_distances(
-            distances if clean is codes else self.distances(clean, batch.share), self.sigma
+            distances if alone else self.distances(clean, batch.share), self.sigma
         )  # Eq. 5
         if noise is None:
             labels = cast("Tensor", self.held).gather(1, batch.index)
@@ -147,11 +149,6 @@ class Concrete(DeepObjective):
             parts["balance"] = self._balance(log_probs, batch.share)
             weighted = weighted + self.balance_weight * parts["balance"]
         return weighted, parts
-
-    @property
-    def balance_weight(self) -> Tensor:
-        """(R,), of the divergence in the loss."""
-        return self.weight * self.balance * self.scales.within
 
     def _at_once(self, codes: Tensor) -> bool:
         """Whether one kernel can do all of Eqs. 5 to 7, and the way back."""
@@ -211,10 +208,7 @@ class _Clustering(torch.autograd.Function):
         )
         ctx.save_for_backward(found.to_codes, found.to_centers)
         ctx.mark_non_differentiable(found.clustering, found.balance)
-        weighted = of.weight * found.clustering
-        if of.balance:
-            weighted = weighted + of.balance_weight * found.balance
-        return weighted, found.clustering, found.balance
+        return found.weighted, found.clustering, found.balance
 
     @staticmethod
     @once_differentiable
