@@ -147,15 +147,18 @@ def test_assign(kernels, draw, shape, balanced):
 
 
 def trained(rows, *, plain, precision, joint, record, monkeypatch):
-    """State after some steps of the same training."""
+    """State before and after some steps of the same training, and what it said."""
     with monkeypatch.context() as patched:
         if plain:
             for module in (
-                "concrete_kmeans.networks",
-                "concrete_kmeans.objectives.concrete",
-                "concrete_kmeans.training",
+                "data",
+                "networks",
+                "objectives.concrete",
+                "objectives.deep",
+                "training",
             ):
-                patched.setattr(f"{module}.kernels_for", lambda *_: None)
+                patched.setattr(f"concrete_kmeans.{module}.kernels_for", lambda *_: None)
+        # some weights are large enough to be moved early, others are not
         network = build_autoencoder((300, 200, 4), "auto", (12,), seeds=[0, 1], device=DEVICE)
         generators = [torch.Generator(DEVICE).manual_seed(seed) for seed in (0, 1)]
         objective = Reconstruction(network)
@@ -166,12 +169,18 @@ def trained(rows, *, plain, precision, joint, record, monkeypatch):
             objective = Concrete(
                 network, centers, scales, form="scaled", sigma2=ones, weight=0.5, balance=0.3
             )
+        first = [part.detach().clone() for part in objective.state()]
         settings = Settings(
-            20, lambda _: 1e-3, temperature=lambda _: 0.7, precision=precision, record=record
+            30,
+            lambda _: 1e-3,
+            temperature=lambda _: 0.7,
+            precision=precision,
+            record=record,
+            check_every=7,
         )
         batches = Batches(rows, None, 32, generators)
         outcome = train(objective, batches, settings, generators)
-        return [part.detach().clone() for part in objective.state()], outcome
+        return first, [part.detach().clone() for part in objective.state()], outcome
 
 
 @cuda_only
@@ -179,24 +188,29 @@ def trained(rows, *, plain, precision, joint, record, monkeypatch):
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_training_is_the_same(draw, precision, joint, record, monkeypatch):
-    """Twenty steps with these kernels, Adam beside the backward pass, and with torch's own."""
+    """Thirty steps with these kernels, Adam beside the backward pass, and with torch's own.
+
+    Adam moves a weight as far for a tiny gradient as for a large one, so that rounding shows in
+    some: the differences of all are set beside the way that all have gone.
+    """
     rows = draw(320, 12)
     given = {"precision": precision, "joint": joint, "monkeypatch": monkeypatch}
-    fast, outcome = trained(rows, plain=False, record=record, **given)
-    plain, expected = trained(rows, plain=True, record=False, **given)
-    near = 1e-5 if precision == "float32" else 3e-3
-    for mine, theirs in zip(fast, plain, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=near)
-    mine, theirs = (h.history[-1].losses["loss"] for h in (outcome, expected))
-    assert mine == pytest.approx(theirs, rel=1e-4 if precision == "float32" else 1e-2)
+    first, fast, outcome = trained(rows, plain=False, record=record, **given)
+    _, plain, expected = trained(rows, plain=True, record=False, **given)
+    for start, mine, theirs in zip(first, fast, plain, strict=True):
+        apart = (mine - theirs).norm() / (theirs - start).norm()
+        assert apart < (1e-3 if precision == "float32" else 0.1), f"{apart:.2g} of the way"
+    for mine, theirs in zip(outcome.history, expected.history, strict=True):
+        near = 1e-4 if precision == "float32" else 1e-2
+        assert mine.step == theirs.step
+        assert mine.losses["loss"] == pytest.approx(theirs.losses["loss"], rel=near)
 
 
 @cuda_only
 def test_hooks_are_gone_after_training(draw, monkeypatch):
     """A parameter that was trained may be trained by others."""
     given = {"precision": "float32", "joint": False, "record": True}
-    state, _ = trained(draw(320, 12), plain=False, **given, monkeypatch=monkeypatch)
-    del state
+    trained(draw(320, 12), plain=False, **given, monkeypatch=monkeypatch)
     network = build_autoencoder((300, 300, 4), "auto", (12,), seeds=[0], device=DEVICE)
     objective = Reconstruction(network)
     step = training._Step(objective, Settings(1, lambda _: 1e-3), [])
