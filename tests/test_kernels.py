@@ -191,15 +191,20 @@ def test_training_is_the_same(draw, precision, joint, record, monkeypatch):
     """Thirty steps with these kernels, Adam beside the backward pass, and with torch's own.
 
     Adam moves a weight as far for a tiny gradient as for a large one, so that rounding shows in
-    some: the differences of all are set beside the way that all have gone.
+    some: the difference of all is set beside the way that all have gone. In bfloat16 it may be
+    twice as far from torch's float32 as torch's bfloat16 is.
     """
     rows = draw(320, 12)
-    given = {"precision": precision, "joint": joint, "monkeypatch": monkeypatch}
-    first, fast, outcome = trained(rows, plain=False, record=record, **given)
-    _, plain, expected = trained(rows, plain=True, record=False, **given)
-    for start, mine, theirs in zip(first, fast, plain, strict=True):
-        apart = (mine - theirs).norm() / (theirs - start).norm()
-        assert apart < (1e-3 if precision == "float32" else 0.1), f"{apart:.2g} of the way"
+    given = {"joint": joint, "monkeypatch": monkeypatch}
+    first, fast, outcome = trained(rows, plain=False, precision=precision, record=record, **given)
+    given |= {"plain": True, "record": False}
+    _, plain, expected = trained(rows, precision=precision, **given)
+    _, exact, _ = trained(rows, precision="float32", **given)
+    for start, mine, theirs, best in zip(first, fast, plain, exact, strict=True):
+        way = (best - start).norm()
+        near = 1e-3 + 2.0 * (theirs - best).norm() / way
+        apart = (mine - best).norm() / way
+        assert apart < near, f"{apart:.2g} of the way, not {near:.2g}"
     for mine, theirs in zip(outcome.history, expected.history, strict=True):
         near = 1e-4 if precision == "float32" else 1e-2
         assert mine.step == theirs.step

@@ -363,8 +363,6 @@ class _Step:
                 parts = {name: value * batch.share for name, value in parts.items()}
             # restarts share no parameter: the sum keeps them apart
             torch.autograd.backward(parts["loss"], self.ones)
-            if isinstance(self.optimizer, EarlyAdam):
-                self.optimizer.step(rate)
         self.names = list(parts)
         values = [value.detach() for value in parts.values()]
         stacked = torch.stack(values) if len(values) > 1 else values[0].unsqueeze(0)
@@ -373,8 +371,7 @@ class _Step:
             processes.sum_in_place([*gradients, stacked])
         if settings.clip is not None:
             _clip(objective.parameters(), settings.clip)
-        if not isinstance(self.optimizer, EarlyAdam):
-            self.optimizer.step(rate)
+        self.optimizer.step(rate)  # after the gradients that were computed behind
         objective.after_step(batch)
         return stacked.unsqueeze(0)
 
