@@ -49,8 +49,9 @@ def concrete(
     X = torch.from_numpy(np.load(rows))
     warnings.simplefilter("ignore")  # two epochs make no good clusters: only the time counts
     short = {"pretrain_epochs": 1, "epochs": 1, "init": "k-means++", "random_state": 0}
-    model = DeepConcreteKMeans(K, encoder=WIDTHS[1:], device=device, **short).fit(X[:2560].to(device))
-    X = X.to(device).repeat(-(-n // len(X)), 1)[:n]
+    X = X.to(device)
+    model = DeepConcreteKMeans(K, encoder=WIDTHS[1:], device=device, **short).fit(X[:2560])
+    X = X.repeat(-(-n // len(X)), 1)[:n]
     call = getattr(model, method)
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
 

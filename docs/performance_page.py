@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from concrete_kmeans.experiments import tables
+from concrete_kmeans.experiments import results, tables
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -251,6 +251,27 @@ def growth(result: Result) -> str:
     return table(header, lines, left=2)
 
 
+def precisions() -> str:
+    """Scores of Table 2 in TF32 and in bfloat16, and the seconds that all seeds took."""
+    folder = ROOT / "docs" / "results"
+    tf32, low = (results.load(folder / f"table2{end}.json") for end in ("", "_bfloat16"))
+    if tf32 is None or low is None:
+        return NOT_YET
+    lines = []
+    for name, row in low["rows"].items():
+        for method, cell in row["methods"].items():
+            other = tf32["rows"][name]["methods"][method]
+            words = [row["title"].partition(",")[0], low["titles"][method]]
+            for score in ("nmi", "acc"):
+                for each in (other["summary"][score], cell["summary"][score]):
+                    one = len(cell["runs"]) == 1
+                    mean, std = 100 * each["mean"], 100 * each["std"]
+                    words.append(f"{mean:.1f}" if one else tables.spread(mean, std, 1))
+            lines.append([*words, f"{other['seconds']:.0f}", f"{cell['seconds']:.0f}"])
+    header = ["data", "method", "NMI, TF32", "bfloat16", "ACC, TF32", "bfloat16", "s, TF32", "s"]
+    return table(header, lines, left=2)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "targets": target_table,
     "limits": lambda: each_device("limits", limits),
@@ -260,6 +281,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "lloyd": lambda: each_device("lloyd", lloyd),
     "shallow": lambda: told(read("shallow"), shallow),
     "growth": lambda: each_device("growth", growth),
+    "precisions": precisions,
 }
 
 

@@ -33,8 +33,17 @@ def kernels_for(*tensors: Tensor) -> ModuleType | None:
 
 @functools.cache
 def _kernels() -> ModuleType | None:
+    """Those that are there and run: Triton needs a compiler for its launches."""
     try:
-        return importlib.import_module("concrete_kmeans.kernels")
-    except ImportError as error:
-        logger.info("training on CUDA takes more kernels a step without triton: %s", error)
+        kernels = importlib.import_module("concrete_kmeans.kernels")
+        one = torch.zeros((1, 1, 1), device="cuda")
+        kernels.add_bias(one, one.clone(), relu=True)
+    except Exception as error:  # noqa: BLE001  # whatever a compiler, a driver or Triton says
+        logger.warning(
+            "training on CUDA runs torch's own kernels, more of them a step: Triton's do not run "
+            "here (%s: %s)",
+            type(error).__name__,
+            error,
+        )
         return None
+    return kernels

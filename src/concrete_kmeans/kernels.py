@@ -6,7 +6,9 @@ Windows, say) and are the oracle of the tests. Import it after :func:`fused.usab
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import triton
@@ -27,6 +29,21 @@ __all__ = [
 TINY = tl.constexpr(1e-12)
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _there(launch: Callable[Concatenate[Tensor, P], T]) -> Callable[Concatenate[Tensor, P], T]:
+    """Launch on the device of the first tensor, as torch does: Triton takes the current one."""
+
+    @functools.wraps(launch)
+    def launched(first: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with torch.cuda.device_of(first):
+            return launch(first, *args, **kwargs)
+
+    return launched
+
+
 # ------------------------------------------------------------------------------------------- rows
 
 
@@ -43,6 +60,7 @@ def _take(rows, index, high, low, factor, out, n_features, BLOCK: tl.constexpr):
         tl.store(out + here * n_features + at, value, inside)
 
 
+@_there
 def take(rows: Tensor, index: Tensor, high: Tensor, low: Tensor, factor: Tensor) -> Tensor:
     """``(rows[index] - high - low) * factor`` of rows (N, D); the others (D,)."""
     out = rows.new_empty(len(index), rows.shape[1])
@@ -66,6 +84,7 @@ def _add_bias(out, bias, n_all, n_rows, n_out, RELU: tl.constexpr, BLOCK: tl.con
     tl.store(out + at, value.to(out.dtype.element_ty), inside)
 
 
+@_there
 def add_bias(out: Tensor, bias: Tensor, *, relu: bool) -> None:
     """Add a bias (R, 1, n) to a product (R, B, n) in place, and cut it at zero if asked for."""
     n_rows, n_out = out.shape[1:]
@@ -93,6 +112,7 @@ def _relu_backward(
     tl.store(to_bias + restart * n_out + column, total, column < n_out)
 
 
+@_there
 def relu_backward(gradient: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
     """Gradient (R, B, n) through a ReLU that gave ``out``, if any; and its sum over rows."""
     gradient = gradient.contiguous()
@@ -120,6 +140,7 @@ def _squared_error(decoded, rows, slope, partial, n, scale, BLOCK: tl.constexpr)
     tl.store(place, scale * tl.sum(error * error))
 
 
+@_there
 def squared_error(decoded: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Eq. 4 as a mean over rows (R, B, D), (R,), and its gradient for what was decoded."""
     R, n_rows, n_features = decoded.shape
@@ -161,6 +182,7 @@ def _move(
         tl.store(copy + at, p.to(copy.dtype.element_ty), inside)
 
 
+@_there
 def move(
     parameter: Tensor,
     gradient: Tensor,
@@ -283,6 +305,7 @@ def _assign(
         tl.store(to_centers + cluster * n_features + j, -tl.sum(each, 0), is_cluster)
 
 
+@_there
 def assign(
     codes: Tensor,
     centers: Tensor,
