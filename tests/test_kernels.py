@@ -15,6 +15,7 @@ from concrete_kmeans.data import Batches
 from concrete_kmeans.networks import build_autoencoder
 from concrete_kmeans.objectives.concrete import Concrete, Scales
 from concrete_kmeans.objectives.deep import Reconstruction
+from concrete_kmeans.optimizers import EarlyAdam
 from concrete_kmeans.training import Settings, train
 
 pytest.importorskip("triton")
@@ -219,7 +220,7 @@ def test_hooks_are_gone_after_training(draw, monkeypatch):
     network = build_autoencoder((300, 300, 4), "auto", (12,), seeds=[0], device=DEVICE)
     objective = Reconstruction(network)
     step = training._Step(objective, Settings(1, lambda _: 1e-3), [])
-    assert isinstance(step.optimizer, training.EarlyAdam)
+    assert isinstance(step.optimizer, EarlyAdam)
     step.close()
     network(draw(4, 12)).sum().backward()
     assert all(p.grad is not None for p in network.parameters())

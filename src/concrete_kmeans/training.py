@@ -16,9 +16,9 @@ from concrete_kmeans import functional as F
 from concrete_kmeans import processes
 from concrete_kmeans.checkpoints import Checkpoints, Signals, Stopped
 from concrete_kmeans.data import Batch, Batches, Place
-from concrete_kmeans.fused import kernels_for
 from concrete_kmeans.objectives.base import Objective, Verdict
-from concrete_kmeans.streams import Side, behind
+from concrete_kmeans.optimizers import EarlyAdam, Optimizer, TorchOptimizer, make_optimizer
+from concrete_kmeans.streams import Side
 
 __all__ = [
     "Annealed",
@@ -65,104 +65,6 @@ class InverseTime:
     def __call__(self, step: int) -> float:
         """Value at a step of this run."""
         return max(self.end, self.start / (1.0 + (self.taken + step) / self.slow))
-
-
-class Optimizer(Protocol):
-    """Moves an objective's parameters along their gradients."""
-
-    def zero_grad(self) -> None:
-        """Forget the gradients."""
-
-    def step(self, rate: float | Tensor) -> None:
-        """Move the parameters."""
-
-
-class TorchOptimizer:
-    """One of torch's optimisers; all of them work entry by entry, so restarts stay apart."""
-
-    def __init__(self, kind: Literal["adam", "sgd"], objective: Objective) -> None:
-        # torch.optim takes a second to import: only who trains a network waits for it
-        parameters: Any = objective.parameters()
-        if kind == "adam":
-            capturable = parameters[0].device.type == "cuda"
-            self.inner: torch.optim.Optimizer = torch.optim.Adam(
-                parameters, fused=True, capturable=capturable
-            )
-        else:
-            self.inner = torch.optim.SGD(parameters, lr=1.0, momentum=0.9, fused=True)
-
-    def zero_grad(self) -> None:
-        """Forget the gradients."""
-        self.inner.zero_grad()
-
-    def step(self, rate: float | Tensor) -> None:
-        """Move the parameters."""
-        self.inner.param_groups[0]["lr"] = rate
-        self.inner.step()
-
-    def state(self) -> dict[str, dict[str, Tensor]]:
-        """What it remembers, by number of the parameter and name."""
-        return {str(i): held for i, held in self.inner.state_dict()["state"].items()}
-
-    def restore(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Take over what :meth:`state` of another gave."""
-        remembered = {int(i): dict(held) for i, held in state.items()}
-        groups = self.inner.state_dict()["param_groups"]
-        self.inner.load_state_dict({"state": remembered, "param_groups": groups})
-
-
-class EarlyAdam(TorchOptimizer):
-    """Adam on CUDA that moves a large parameter as soon as its gradient is there.
-
-    torch's own moves the rest after the backward pass; the state is that of torch's. Its kernel
-    gives a block 65,536 numbers: too few blocks to fill the device with one restart's weights.
-    """
-
-    #: Numbers of a large parameter, at least.
-    large = 2**16
-
-    def __init__(self, objective: Objective, kernels: Any) -> None:
-        super().__init__("adam", objective)
-        self.kernels, self.rate = kernels, torch.empty(0)
-        parameters: list[Any] = [p for p in objective.parameters() if p.numel() >= self.large]
-        self.parameters = parameters
-        self.hooks = [p.register_post_accumulate_grad_hook(self._move) for p in parameters]
-
-    def begin(self, rate: float | Tensor) -> None:
-        """Before the backward pass: count the step, at this rate."""
-        if not self.parameters:
-            return
-        state = self.inner.state
-        for p in self.parameters:
-            if not state[p]:
-                state[p]["step"] = torch.zeros((), device=p.device)
-                state[p] |= {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-        torch._foreach_add_([state[p]["step"] for p in self.parameters], 1.0)
-        self.rate = torch.as_tensor(rate, dtype=torch.float32, device=self.parameters[0].device)
-
-    def close(self) -> None:
-        """Move nothing any more."""
-        for hook in self.hooks:
-            hook.remove()
-
-    @torch.no_grad()
-    def _move(self, parameter: Tensor) -> None:
-        gradient, state = cast("Tensor", parameter.grad), self.inner.state[parameter]
-        group = self.inner.param_groups[0]
-        copies = {} if Side.of_step is None else Side.of_step.copies
-        with behind(None, gradient):
-            self.kernels.move(
-                parameter,
-                gradient.contiguous(),
-                state["exp_avg"],
-                state["exp_avg_sq"],
-                rate=self.rate,
-                step=state["step"],
-                copy=copies.get(parameter.data_ptr(), (None, None))[1],
-                betas=group["betas"],
-                eps=group["eps"],
-            )
-        parameter.grad = None  # nothing is left to do for torch's
 
 
 class Monitor(Protocol):
@@ -291,19 +193,19 @@ def train(
                     take(batch, settings.temperature(t), settings.learning_rate(t)), step.names
                 )
                 check = (t + 1) % settings.check_every == 0
-                stop = signals.asked(t)
-                if check or stop is not None or (saving is not None and saving.due):
+                stop, due = signals.asked(t), saving is not None and saving.checkpoints.due
+                if check or due or stop is not None:
                     run.note(take.flush(), step.names)
                 if check:
                     run.check(t, monitor)
                     step.renew()
-                _pause(stop, saving)
+                _pause(stop, saving, due)
                 if run.over:
                     break
             run.note(take.flush(), step.names)
             if run.n_noted:  # of the steps after the last check, callbacks are told as well
                 run.check(run.n_steps - 1, None)
-                _pause(signals.asked(0), saving)
+                _pause(signals.asked(0), saving, saving is not None and saving.checkpoints.due)
     except KeyboardInterrupt as stop:
         run.note(take.flush(), step.names)
         raise Interrupted(run.end(), getattr(stop, "signal", signal.SIGINT)) from stop
@@ -314,9 +216,9 @@ def train(
     return run.end()
 
 
-def _pause(stop: int | None, saving: _Saving | None) -> None:
-    """Between two steps: a checkpoint if it is time to, or if a signal asks to stop; then stop."""
-    if saving is not None and (stop is not None or saving.due):
+def _pause(stop: int | None, saving: _Saving | None, due: bool) -> None:
+    """Between two steps: a checkpoint if it is due, or if a signal asks to stop; then stop."""
+    if saving is not None and (due or stop is not None):
         saving.write()
     if stop is not None:
         raise Stopped(stop)
@@ -340,7 +242,11 @@ class _Step:
         self, objective: Objective, settings: Settings, generators: Sequence[torch.Generator]
     ) -> None:
         self.objective, self.settings, self.generators = objective, settings, generators
-        self.optimizer = _optimizer(objective, settings)
+        self.optimizer: Optimizer = (
+            settings.optimizer(objective)
+            if callable(settings.optimizer)
+            else make_optimizer(settings.optimizer, objective, whole=settings.clip is not None)
+        )
         self.device = objective.parameters()[0].device
         self.side = Side(self.device)
         if isinstance(self.optimizer, EarlyAdam) and settings.precision == "bfloat16":
@@ -390,16 +296,6 @@ class _Step:
         self.objective.noise = None
         if isinstance(self.optimizer, EarlyAdam):
             self.optimizer.close()
-
-
-def _optimizer(objective: Objective, settings: Settings) -> Optimizer:
-    if callable(settings.optimizer):
-        return settings.optimizer(objective)
-    if settings.optimizer == "adam" and settings.clip is None and not processes.many():
-        kernels = kernels_for(*objective.parameters())
-        if kernels is not None and all(p.is_contiguous() for p in objective.parameters()):
-            return EarlyAdam(objective, kernels)
-    return TorchOptimizer(settings.optimizer, objective)
 
 
 class _Recorded:
@@ -672,20 +568,12 @@ class _Saving:
     ) -> None:
         self.checkpoints, self.run, self.step = checkpoints, run, step
         self.batches, self.monitor = batches, monitor
-        self._due = False
         self.optimizer = cast("TorchOptimizer", step.optimizer)
         if (loop := checkpoints.take_loop()) is not None:
             self._restore(loop)
 
-    @property
-    def due(self) -> bool:
-        """Whether it is time for a checkpoint; once it is, until it is written."""
-        self._due = self._due or self.checkpoints.due
-        return self._due
-
     def write(self) -> None:
         """Write a checkpoint."""
-        self._due = False
         self.checkpoints.write(self._state())
 
     def _state(self) -> dict[str, Any]:
