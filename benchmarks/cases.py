@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 CASES: dict[str, dict[str, Any]] = {
-    "mnist": {"title": "MNIST pixels, 70,000 x 784, k = 10", "k": 10},
+    "mnist": {"title": "MNIST pixels, 70,000 x 784, k = 10", "n": 70_000, "d": 784, "k": 10},
     "million": {"title": "1,000,000 x 32, k = 100", "n": 1_000_000, "d": 32, "k": 100},
     "wide": {"title": "200,000 x 128, k = 1,000", "n": 200_000, "d": 128, "k": 1000},
 }

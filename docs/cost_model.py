@@ -7,6 +7,7 @@ below and the committed measurements; ``tests/test_docs.py`` holds the page to t
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,10 @@ from concrete_kmeans.experiments import results, tables
 from concrete_kmeans.experiments.results import Record
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from cases import CASES  # noqa: E402
+
 PAGE = ROOT / "docs" / "scaling.md"
 #: Adam reads weight, gradient and two moments and writes weight and moments, in float32.
 ADAM_BYTES = 28
@@ -105,7 +110,7 @@ def checked() -> str:
     limits = results.load(ROOT / "benchmarks" / "results" / "limits.json")
     lloyd = results.load(ROOT / "benchmarks" / "results" / "lloyd.json")
     if limits is not None and lloyd is not None:
-        lines += [_pass(limits, case) for case in lloyd["cases"].values()]
+        lines += [_pass(limits, name, case) for name, case in lloyd["cases"].items()]
     return tables.markdown(["what", "arithmetic", "memory", "bound", "measured", "share"], lines)
 
 
@@ -119,9 +124,8 @@ def _epoch(record: Record, found: Record) -> list[str]:
     return _line(title, products, adam, products + adam, found["seconds"])
 
 
-def _pass(limits: Record, case: Record) -> list[str]:
-    n, d, k = case["shape"]
-    cost = lloyd_pass(n, d, k, 4)
+def _pass(limits: Record, name: str, case: Record) -> list[str]:
+    cost = lloyd_pass(*(CASES[name][key] for key in ("n", "d", "k")), 4)
     products = cost.flops / limits["flops_per_s"]["float32"]
     # a copy counts what it reads and what it writes
     reading = cost.read / (limits["copy_bytes_per_s"] / 2.0)
