@@ -307,7 +307,7 @@ def test_page_is_made_of_any_results(page, benchmark, monkeypatch, tmp_path):
         "| S | KMeans | 5.43 | 0.44 | 0.9980 (1.0010) | 1 |",
         "| lloyd, iteration | rows | 1 to 100 | 1 to 123 ms | 1.04 | 1.79 |",
         "| ≤ 0.80 | 0.77 | met |",
-        "Load when it began: 7.0: others, or the benchmark before, were at work.",
+        "Load when it began: 7.0; others, or a benchmark before, were at work.",
         "![growth lloyd](images/speed-growth-lloyd.svg)",
     ):
         assert words in text, words
