@@ -70,9 +70,7 @@ def machine(result: Result) -> str:
     text = f"{where}; {versions}; {about['date']}; `{result['command']}`."
     load, cores = about.get("load", 0.0), about["cores"]
     if result.get("device") != "cuda" and load > cores / 2:
-        text += (
-            f" **Load when it began: {load:.1f}: others, or the benchmark before, were at work.**"
-        )
+        text += f" **Load when it began: {load:.1f}; others, or a benchmark before, were at work.**"
     return text + "\n"
 
 

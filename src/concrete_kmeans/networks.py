@@ -385,8 +385,8 @@ class StackedModule(nn.Module):
 
     def _apart(self, maps: Tensor) -> Tensor:
         """Maps (B, R * C, H, W) as rows (R, B, C * H * W)."""
-        apart = maps.view(len(maps), self.n_restarts, -1, *maps.shape[2:])
-        return apart.transpose(0, 1).flatten(2)
+        R, (n_rows, n_maps, *sides) = self.n_restarts, maps.shape
+        return maps.view(n_rows, R, n_maps // R, *sides).transpose(0, 1).flatten(2)
 
     def _vmap(
         self,
