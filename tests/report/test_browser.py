@@ -638,7 +638,7 @@ def downloaded(browser, folder):
     browser.run("document.getElementById('download').click()")
     path = folder / "labels.csv"
     until = time.monotonic() + 10
-    while not path.exists():
+    while not (path.exists() and path.stat().st_size):  # the name is taken before the file is there
         assert time.monotonic() < until, "no download"
         time.sleep(0.02)
     text = path.read_bytes().decode()
