@@ -167,6 +167,16 @@ def test_starts_are_those_of_the_committed_study(monkeypatch):
     assert study.into_document(text, record) == text
 
 
+def test_settings_tried_are_those_of_the_committed_study(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    study = load(ROOT / "benchmarks" / "baselines_study.py")
+    record = json.loads((study.RESULTS / "baselines_study.json").read_text())
+    text = study.PAGE.read_text("utf-8")
+    assert study.made(text, record) == text
+    done = [(row["data"], row["method"], row["parameters"]) for row in record["rows"]]
+    assert done == study.SETTINGS
+
+
 def test_page_of_results_is_that_of_the_committed_results():
     page = load(ROOT / "docs" / "results_page.py")
     text = page.PAGE.read_text("utf-8")

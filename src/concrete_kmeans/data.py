@@ -980,7 +980,7 @@ class Scaled:
     def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
         """Dense scaled rows on the device."""
         numbers = isinstance(rows, Tensor) and rows.is_cuda and rows.dtype == torch.int64
-        if self._kernels is None or not numbers:
+        if self._kernels is None or not numbers or cast("Tensor", rows).ndim != 1:
             return self.scaling(self.rows[rows])
         if self._parts is None:  # a few kernels, which a step need not launch again
             high, low, factor = self.scaling.like(cast("Tensor", self.rows))
