@@ -10,7 +10,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-__all__ = ["kernels_for"]
+__all__ = ["kernels_for", "kernels_for_products"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +31,20 @@ def kernels_for(*tensors: Tensor) -> ModuleType | None:
     return _kernels()
 
 
+def kernels_for_products(*tensors: Tensor) -> ModuleType | None:
+    """:mod:`kernels`, if it can multiply the tensors: in bfloat16, or in TF32 where that is on."""
+    low = tensors[0].dtype == torch.bfloat16 or torch.backends.cuda.matmul.allow_tf32
+    small = all(tensor.numel() < 2**31 for tensor in tensors)  # what it counts by
+    return kernels_for(*tensors) if low and small else None
+
+
 @functools.cache
 def _kernels() -> ModuleType | None:
     """Those that are there and run: Triton needs a compiler for its launches."""
     try:
         kernels = importlib.import_module("concrete_kmeans.kernels")
         one = torch.zeros((1, 1, 1), device="cuda")
-        kernels.add_bias(one, one.clone(), relu=True)
+        kernels.squared_error(one, one.clone())
     except Exception as error:  # noqa: BLE001  # whatever a compiler, a driver or Triton says
         logger.warning(
             "training on CUDA runs torch's own kernels, more of them a step: Triton's do not run "

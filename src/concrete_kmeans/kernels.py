@@ -7,6 +7,7 @@ Windows, say) and are the oracle of the tests. Import it after :func:`fused.usab
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -16,13 +17,17 @@ import triton.language as tl
 from torch import Tensor
 
 __all__ = [
+    "Adam",
     "Clustering",
-    "add_bias",
+    "Pace",
+    "affine",
     "assign",
     "move",
-    "relu_backward",
+    "move_layer",
     "squared_error",
     "take",
+    "to_layer",
+    "to_rows",
 ]
 
 #: Where a variance or a share of rows counts as zero.
@@ -70,6 +75,51 @@ def take(rows: Tensor, index: Tensor, high: Tensor, low: Tensor, factor: Tensor)
 
 
 # ------------------------------------------------------------------------- layers of the networks
+#
+# Sizes come as a number of units and the size of a unit, which the compiler knows: it then knows
+# that as many numbers lie side by side, and reads them at once.
+
+
+def _unit(size: int) -> int:
+    return math.gcd(size, 8)
+
+
+class Tile(NamedTuple):
+    """What one program computes of a product, and how."""
+
+    rows: int
+    columns: int
+    depth: int
+    """Of a slice of both factors."""
+    warps: int
+    stages: int
+
+
+@triton.jit
+def _affine(
+    rows, weight, bias, out, n_rows, in_units, out_units, rows_apart,
+    IN: tl.constexpr, OUT: tl.constexpr, RELU: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    restart = tl.program_id(1).to(tl.int64)
+    n_in, n_out = in_units * IN, out_units * OUT
+    n_tiles = tl.cdiv(n_rows, ROWS)  # those that read the same weights follow each other
+    row = (tl.program_id(0) % n_tiles) * ROWS + tl.arange(0, ROWS)
+    column = (tl.program_id(0) // n_tiles) * COLUMNS + tl.arange(0, COLUMNS)
+    k = tl.arange(0, DEPTH)
+    is_row, is_column = (row < n_rows)[:, None], (column < n_out)[None, :]
+    rows = rows + restart * rows_apart + (row[:, None] * n_in + k[None, :])
+    weight = weight + restart * n_in * n_out + (k[:, None] * n_out + column[None, :])
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for first in range(0, n_in, DEPTH):
+        x = tl.load(rows + first, is_row & (first + k < n_in)[None, :], 0.0)
+        w = tl.load(weight + first * n_out, (first + k < n_in)[:, None] & is_column, 0.0)
+        total = tl.dot(x, w, total)
+    total += tl.load(bias + restart * n_out + column, column < n_out, 0.0)[None, :]
+    if RELU:
+        total = tl.maximum(total, 0.0)
+    out = out + restart * n_rows * n_out + (row[:, None] * n_out + column[None, :])
+    tl.store(out, total.to(out.dtype.element_ty), is_row & is_column)
 
 
 @triton.jit
@@ -77,55 +127,133 @@ def _add_bias(out, bias, n_all, n_rows, n_out, RELU: tl.constexpr, BLOCK: tl.con
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n_all
     restart = at // (n_rows * n_out)
-    value = tl.load(out + at, inside).to(tl.float32)
-    value += tl.load(bias + restart * n_out + at % n_out, inside)
+    value = tl.load(out + at, inside) + tl.load(bias + restart * n_out + at % n_out, inside)
     if RELU:
         value = tl.maximum(value, 0.0)
-    tl.store(out + at, value.to(out.dtype.element_ty), inside)
+    tl.store(out + at, value, inside)
+
+
+#: Results of a product in TF32 from which cuBLAS and another pass over them are faster: with
+#: weights that lie along their columns Triton cannot use Hopper's instructions as they are.
+MANY = 2**20
 
 
 @_there
-def add_bias(out: Tensor, bias: Tensor, *, relu: bool) -> None:
-    """Add a bias (R, 1, n) to a product (R, B, n) in place, and cut it at zero if asked for."""
-    n_rows, n_out = out.shape[1:]
-    grid = (triton.cdiv(out.numel(), 1024),)
-    _add_bias[grid](out, bias, out.numel(), n_rows, n_out, RELU=relu, BLOCK=1024)
+def affine(rows: Tensor, weight: Tensor, bias: Tensor, *, relu: bool) -> Tensor:
+    """``rows @ weight + bias``, cut at zero if asked for, (R, B, out).
+
+    Rows (R, B, in) and weight (R, in, out) are of one dtype; the bias (R, 1, out) is float32.
+    """
+    R, n_rows, n_in = rows.shape
+    n_out = weight.shape[2]
+    if rows.dtype == torch.float32 and R * n_rows * n_out >= MANY:
+        out = torch.bmm(rows, weight)
+        _add_bias[(triton.cdiv(out.numel(), 1024),)](
+            out, bias, out.numel(), n_rows, n_out, RELU=relu, BLOCK=1024
+        )
+        return out
+    out = rows.new_empty(R, n_rows, n_out)
+    tile = _tile(AFFINE[rows.dtype], R, n_rows, n_out, n_in)
+    _affine[(triton.cdiv(n_rows, tile.rows) * triton.cdiv(n_out, tile.columns), R)](
+        rows, weight, bias, out, n_rows, n_in // _unit(n_in), n_out // _unit(n_out),
+        rows.stride(0), IN=_unit(n_in), OUT=_unit(n_out), RELU=relu,
+        ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return out
 
 
 @triton.jit
-def _relu_backward(
-    gradient, out, cut, to_bias, n_rows, n_out,
-    RELU: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+def _to_rows(
+    gradient, weight, after, out, n_rows, in_units, out_units,
+    IN: tl.constexpr, OUT: tl.constexpr, CUT: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     restart = tl.program_id(1).to(tl.int64)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    total = tl.zeros((COLUMNS,), tl.float32)
-    for first in range(0, n_rows, ROWS):
-        row = first + tl.arange(0, ROWS)
-        inside = (row < n_rows)[:, None] & (column < n_out)[None, :]
-        at = (restart * n_rows + row[:, None]) * n_out + column[None, :]
-        value = tl.load(gradient + at, inside, 0.0)
-        if RELU:
-            value = tl.where(tl.load(out + at, inside, 0.0) > 0.0, value, 0.0)
-            tl.store(cut + at, value, inside)
-        total += tl.sum(value.to(tl.float32), 0)
-    tl.store(to_bias + restart * n_out + column, total, column < n_out)
+    n_in, n_out = in_units * IN, out_units * OUT
+    n_tiles = tl.cdiv(n_rows, ROWS)
+    row = (tl.program_id(0) % n_tiles) * ROWS + tl.arange(0, ROWS)
+    column = (tl.program_id(0) // n_tiles) * COLUMNS + tl.arange(0, COLUMNS)
+    k = tl.arange(0, DEPTH)
+    is_row, is_column = (row < n_rows)[:, None], (column < n_in)[None, :]
+    gradient = gradient + restart * n_rows * n_out + (row[:, None] * n_out + k[None, :])
+    weight = weight + restart * n_in * n_out + (column[None, :] * n_out + k[:, None])
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for first in range(0, n_out, DEPTH):
+        g = tl.load(gradient + first, is_row & (first + k < n_out)[None, :], 0.0)
+        w = tl.load(weight + first, (first + k < n_out)[:, None] & is_column, 0.0)
+        total = tl.dot(g, w, total)
+    at, begin = row[:, None] * n_in + column[None, :], restart * n_rows * n_in
+    if CUT:
+        kept = tl.load(after + begin + at, is_row & is_column, 0.0) > 0.0
+        total = tl.where(kept, total, 0.0)
+    tl.store(out + begin + at, total.to(out.dtype.element_ty), is_row & is_column)
 
 
 @_there
-def relu_backward(gradient: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Gradient (R, B, n) through a ReLU that gave ``out``, if any; and its sum over rows."""
-    gradient = gradient.contiguous()
-    cut = gradient if out is None else torch.empty_like(gradient)
+def to_rows(gradient: Tensor, weight: Tensor, after: Tensor | None) -> Tensor:
+    """Gradient for the rows (R, B, in) of :func:`affine`, from that for its result (R, B, out).
+
+    If the rows are what a ReLU gave (``after``), the gradient for what it was given.
+    """
     R, n_rows, n_out = gradient.shape
-    to_bias = torch.empty((R, 1, n_out), dtype=torch.float32, device=gradient.device)
-    columns = 32 if R < 8 else 64
-    _relu_backward[(triton.cdiv(n_out, columns), R)](
-        gradient, gradient if out is None else out, cut, to_bias, n_rows, n_out,
-        RELU=out is not None, ROWS=min(256, triton.next_power_of_2(n_rows)), COLUMNS=columns,
-        num_warps=8,
+    n_in = weight.shape[1]
+    out = gradient.new_empty(R, n_rows, n_in)
+    tile = _tile(TO_ROWS[gradient.dtype], R, n_rows, n_in, n_out)
+    _to_rows[(triton.cdiv(n_rows, tile.rows) * triton.cdiv(n_in, tile.columns), R)](
+        gradient, weight, gradient if after is None else after, out, n_rows,
+        n_in // _unit(n_in), n_out // _unit(n_out), IN=_unit(n_in), OUT=_unit(n_out),
+        CUT=after is not None, ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    return cut, to_bias
+    return out
+
+
+class _Tiles(NamedTuple):
+    """Tiles of a kernel for products in one number format."""
+
+    large: Tile
+    medium: Tile
+    small: Tile
+
+
+#: Measured on an H200 for the paper's network, one restart and fifteen.
+AFFINE = {
+    torch.bfloat16: _Tiles(
+        Tile(128, 128, 64, 8, 3), Tile(64, 64, 64, 4, 4), Tile(64, 32, 64, 4, 5)
+    ),
+    torch.float32: _Tiles(
+        Tile(128, 128, 32, 8, 4), Tile(32, 64, 64, 4, 4), Tile(32, 32, 128, 4, 4)
+    ),
+}
+TO_ROWS = {
+    torch.bfloat16: _Tiles(
+        Tile(128, 128, 64, 8, 3), Tile(64, 64, 64, 4, 4), Tile(32, 32, 128, 4, 4)
+    ),
+    torch.float32: _Tiles(Tile(128, 128, 32, 8, 4), Tile(64, 64, 64, 4, 4), Tile(64, 32, 64, 4, 5)),
+}
+
+
+def _tile(tiles: _Tiles, n_restarts: int, n_rows: int, n_columns: int, depth: int) -> Tile:
+    """The largest of which there are enough to fill a device."""
+    chosen = tiles.small
+    for tile in tiles[:2]:
+        n_tiles = triton.cdiv(n_rows, tile.rows) * triton.cdiv(n_columns, tile.columns)
+        if n_restarts * n_tiles >= ENOUGH:
+            chosen = tile
+            break
+    deep = depth >= 1024 and chosen.warps == 8
+    return chosen._replace(
+        columns=min(chosen.columns, _power(n_columns)), stages=4 if deep else chosen.stages
+    )
+
+
+def _power(size: int) -> int:
+    return max(16, int(triton.next_power_of_2(size)))
+
+
+#: Programs that fill a device: multiprocessors of an H200, less a quarter.
+ENOUGH = 96
 
 
 @triton.jit
@@ -157,24 +285,59 @@ def squared_error(decoded: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 # ------------------------------------------------------------------------------------------- Adam
 
 
+class Adam(NamedTuple):
+    """A parameter and what Adam knows of it; all float32 and contiguous."""
+
+    parameter: Tensor
+    first: Tensor
+    second: Tensor
+    step: Tensor
+    """Scalar on the device: which step is being taken."""
+    copy: Tensor | None
+    """The parameter once more, in a dtype of its own."""
+
+
+class Pace(NamedTuple):
+    """How Adam moves."""
+
+    rate: Tensor
+    """Scalar on the device."""
+    betas: tuple[float, float]
+    eps: float
+
+    def constants(self) -> dict[str, float]:
+        """What the kernels are compiled for."""
+        logs = [math.log2(beta) if beta else 0.0 for beta in self.betas]
+        names = ("BETA1", "BETA2", "LOG1", "LOG2", "EPS")
+        return dict(zip(names, (*self.betas, *logs, self.eps), strict=True))
+
+
+@triton.jit
+def _moved(
+    g, p, m, v, rate, t, BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr,
+    LOG2: tl.constexpr, EPS: tl.constexpr,
+):  # fmt: skip
+    """Adam's step (Kingma, Ba 2015): parameter and moments after it."""
+    m += (1.0 - BETA1) * (g - m)
+    v = BETA2 * v + (1.0 - BETA2) * g * g
+    size = rate / (1.0 - tl.exp2(t * LOG1))
+    root = tl.sqrt(v) / tl.sqrt(1.0 - tl.exp2(t * LOG2)) + EPS
+    return p - size * m / root, m, v
+
+
 @triton.jit
 def _move(
-    parameter, gradient, first, second, copy, rate, step, n,
-    BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr, LOG1: tl.constexpr,
-    LOG2: tl.constexpr, COPY: tl.constexpr, BLOCK: tl.constexpr,
+    gradient, parameter, first, second, copy, rate, step, n,
+    BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr,
+    EPS: tl.constexpr, COPY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
-    t = tl.load(step)
-    g = tl.load(gradient + at, inside)
-    m = tl.load(first + at, inside)
-    v = tl.load(second + at, inside)
-    p = tl.load(parameter + at, inside)
-    m += (1.0 - BETA1) * (g - m)
-    v = BETA2 * v + (1.0 - BETA2) * g * g
-    size = tl.load(rate) / (1.0 - tl.exp2(t * LOG1))
-    root = tl.sqrt(v) / tl.sqrt(1.0 - tl.exp2(t * LOG2)) + EPS
-    p -= size * m / root
+    p, m, v = _moved(
+        tl.load(gradient + at, inside), tl.load(parameter + at, inside),
+        tl.load(first + at, inside), tl.load(second + at, inside), tl.load(rate), tl.load(step),
+        BETA1, BETA2, LOG1, LOG2, EPS,
+    )  # fmt: skip
     tl.store(first + at, m, inside)
     tl.store(second + at, v, inside)
     tl.store(parameter + at, p, inside)
@@ -183,30 +346,128 @@ def _move(
 
 
 @_there
-def move(
-    parameter: Tensor,
-    gradient: Tensor,
-    first: Tensor,
-    second: Tensor,
-    *,
-    rate: Tensor,
-    step: Tensor,
-    copy: Tensor | None,
-    betas: tuple[float, float],
-    eps: float,
-) -> None:
-    """Adam's step (Kingma, Ba 2015), in place; ``step`` counts it already.
-
-    All float32 and contiguous; rate and step are scalars on the device. ``copy`` is given the
-    parameter in a dtype of its own.
-    """
-    n = parameter.numel()
-    logs = [float(torch.tensor(beta, dtype=torch.float64).log2()) for beta in betas]
+def move(gradient: Tensor, adam: Adam, pace: Pace) -> None:
+    """Adam's step, in place."""
+    p, first, second, step, copy = adam
+    n = p.numel()
     _move[(triton.cdiv(n, 1024),)](
-        parameter, gradient, first, second, parameter if copy is None else copy, rate, step, n,
-        BETA1=betas[0], BETA2=betas[1], EPS=eps, LOG1=logs[0], LOG2=logs[1],
-        COPY=copy is not None, BLOCK=1024,
+        gradient, p, first, second, p if copy is None else copy, pace.rate, step, n,
+        **pace.constants(), COPY=copy is not None, BLOCK=1024,
     )  # fmt: skip
+
+
+@triton.jit
+def _layer(
+    rows, gradient, weight, first, second, copy, step, bias, bias_first, bias_second, bias_step,
+    rate, n_rows, in_units, out_units, fours, rows_apart, IN: tl.constexpr, OUT: tl.constexpr,
+    FOUR: tl.constexpr,
+    BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr,
+    EPS: tl.constexpr, MOVE: tl.constexpr, COPY: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    restart = tl.program_id(1).to(tl.int64)
+    n_in, n_out = in_units * IN, out_units * OUT
+    n_tiles = tl.cdiv(n_out, COLUMNS)  # neighbours in memory follow each other
+    row = (tl.program_id(0) // n_tiles) * ROWS + tl.arange(0, ROWS)
+    column = (tl.program_id(0) % n_tiles) * COLUMNS + tl.arange(0, COLUMNS)
+    k = tl.arange(0, DEPTH)
+    # Known as a multiple of four, and no more, so that all of these are read and written by fours:
+    # the copy by eights would have the others laid out anew before they are stored.
+    width = fours * FOUR
+    at = row[:, None] * width + column[None, :]
+    inside = (row < n_in)[:, None] & (column < width)[None, :]
+    rows = rows + restart * rows_apart + (k[:, None] * n_in + row[None, :])
+    gradient = gradient + restart * n_rows * n_out + (k[None, :] * n_out + column[:, None])
+    weight += restart * n_in * n_out
+    first += restart * n_in * n_out
+    second += restart * n_in * n_out
+    copy += restart * n_in * n_out
+    turned = tl.zeros((COLUMNS, ROWS), tl.float32)
+    for begin in range(0, n_rows, DEPTH):
+        is_k = begin + k < n_rows
+        x = tl.load(rows + begin * n_in, is_k[:, None] & (row < n_in)[None, :], 0.0)
+        g = tl.load(gradient + begin * n_out, is_k[None, :] & (column < n_out)[:, None], 0.0)
+        turned = tl.dot(g, x, turned)
+    # The compiler lays what follows out as it does what it read from memory. Of a product that is
+    # not turned it takes the layout, and turns seven others through shared memory instead of one.
+    total = tl.trans(turned)
+    if MOVE:
+        p = tl.load(weight + at, inside, 0.0)
+        m = tl.load(first + at, inside, 0.0)
+        v = tl.load(second + at, inside, 0.0)
+        p, m, v = _moved(
+            total, p, m, v, tl.load(rate), tl.load(step), BETA1, BETA2, LOG1, LOG2, EPS
+        )
+        tl.store(first + at, m, inside)
+        tl.store(second + at, v, inside)
+        tl.store(weight + at, p, inside)
+        if COPY:
+            tl.store(copy + at, p.to(copy.dtype.element_ty), inside)
+    else:
+        tl.store(weight + at, total, inside)
+    if tl.program_id(0) < n_tiles:
+        here, within = restart * n_out + column, column < n_out
+        y = tl.zeros((COLUMNS, DEPTH), tl.float32)
+        for begin in range(0, n_rows, DEPTH):
+            is_k = begin + k < n_rows
+            y += tl.load(gradient + begin * n_out, is_k[None, :] & (column < n_out)[:, None], 0.0)
+        sums = tl.sum(y, 1)
+        if MOVE:
+            sums, m_bias, v_bias = _moved(
+                sums, tl.load(bias + here, within, 0.0), tl.load(bias_first + here, within, 0.0),
+                tl.load(bias_second + here, within, 0.0), tl.load(rate), tl.load(bias_step),
+                BETA1, BETA2, LOG1, LOG2, EPS,
+            )  # fmt: skip
+            tl.store(bias_first + here, m_bias, within)
+            tl.store(bias_second + here, v_bias, within)
+        tl.store(bias + here, sums, within)
+
+
+@_there
+def move_layer(rows: Tensor, gradient: Tensor, weight: Adam, bias: Adam, pace: Pace) -> None:
+    """Adam's step for weight and bias of :func:`affine`, from its rows and its result's gradient.
+
+    The gradient of the weight is nowhere written: that would be a third of the step's memory
+    traffic.
+    """
+    _launch_layer(rows, gradient, weight, bias, pace)
+
+
+@_there
+def to_layer(rows: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients for weight (R, in, out) and bias (R, 1, out) of :func:`affine`, float32."""
+    R, (n_in, n_out) = len(gradient), (rows.shape[2], gradient.shape[2])
+    weight = torch.empty((R, n_in, n_out), dtype=torch.float32, device=rows.device)
+    bias = torch.empty((R, 1, n_out), dtype=torch.float32, device=rows.device)
+    of_weight, of_bias = (Adam(found, bias, bias, bias, None) for found in (weight, bias))
+    _launch_layer(rows, gradient, of_weight, of_bias, None)
+    return weight, bias
+
+
+def _launch_layer(
+    rows: Tensor, gradient: Tensor, weight: Adam, bias: Adam, pace: Pace | None
+) -> None:
+    R, n_rows, n_out = gradient.shape
+    n_in = rows.shape[2]
+    tile = LAYER[rows.dtype]
+    tile = tile._replace(
+        rows=min(tile.rows, _power(n_in)), columns=min(tile.columns, _power(n_out))
+    )
+    moves = pace is not None
+    pace = pace or Pace(bias.parameter, (0.0, 0.0), 0.0)
+    _layer[(triton.cdiv(n_in, tile.rows) * triton.cdiv(n_out, tile.columns), R)](
+        rows, gradient, *weight[:3], weight.parameter if weight.copy is None else weight.copy,
+        weight.step, *bias[:4], pace.rate, n_rows, n_in // _unit(n_in), n_out // _unit(n_out),
+        n_out // math.gcd(n_out, 4), rows.stride(0),
+        IN=_unit(n_in), OUT=_unit(n_out), FOUR=math.gcd(n_out, 4), **pace.constants(),
+        MOVE=moves, COPY=weight.copy is not None,
+        ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+
+
+#: Measured as those above.
+LAYER = {torch.bfloat16: Tile(64, 64, 32, 8, 4), torch.float32: Tile(64, 32, 64, 4, 3)}
 
 
 # ------------------------------------------------------------------------------------- assignment

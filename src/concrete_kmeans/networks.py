@@ -24,8 +24,8 @@ from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from concrete_kmeans.fused import kernels_for
-from concrete_kmeans.streams import behind, lowered, use
+from concrete_kmeans.fused import kernels_for_products
+from concrete_kmeans.streams import behind, lowered, mover, use
 from concrete_kmeans.validation import check_choice, check_positive_int, check_sizes
 
 __all__ = [
@@ -138,56 +138,98 @@ def default_widths(n_features: int, n_rows: int | None = None) -> tuple[int, ...
     return (*(min(width, max(rows, 50)) for width in HIDDEN), min(CODE_SIZE, n_features))
 
 
-class _Affine(torch.autograd.Function):
-    """``rows @ weight + bias``, and ReLU of it; what autograd would do, in fewer passes.
+class _Layers(torch.autograd.Function):
+    """Linear layers in a row, some with a ReLU; what autograd would do, in fewer passes.
 
-    In the dtype of autocast, if it is on; the gradient of the weights is float32 all the same.
+    In the dtype of autocast, if it is on; the gradients of weights and biases are float32 all the
+    same. On CUDA there may be none: the optimiser of a step moves a layer when its turn comes.
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
-        ctx.used = use(weight)
-        dtype = _dtype_of(weight)
-        rows, weight = rows.to(dtype), lowered(weight, dtype)
-        if kernels := kernels_for(rows, weight):
-            out = torch.bmm(rows, weight)
-            kernels.add_bias(out, bias, relu=relu)
-        else:
-            out = torch.baddbmm(bias.to(dtype), rows, weight)
-            if relu:
-                out.relu_()
-        ctx.save_for_backward(rows, weight, out if relu else None)
-        return out
+    def forward(ctx: Any, rows: Tensor, relus: Sequence[bool], *parameters: Tensor) -> Tensor:
+        weights, biases = parameters[::2], parameters[1::2]
+        ctx.relus, ctx.used = relus, [use(weight) for weight in weights]
+        ctx.biases = [bias.data_ptr() for bias in biases]
+        dtype = _dtype_of(weights[0])
+        lower = [lowered(weight, dtype) for weight in weights]
+        rows = rows.to(dtype)
+        if rows.is_cuda and rows.stride()[1:] != (rows.shape[2], 1):
+            rows = rows.contiguous()  # but for the restarts, which may share it
+        values = [rows]
+        for weight, bias, relu in zip(lower, biases, relus, strict=True):
+            values.append(_affine(values[-1], weight, bias, relu))
+        ctx.save_for_backward(*values, *lower)
+        return values[-1]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
-        rows, weight, out = ctx.saved_tensors
-        if kernels := kernels_for(gradient):
-            gradient, to_bias = kernels.relu_backward(gradient, out)
-        elif out is not None:
-            gradient = torch.ops.aten.threshold_backward(gradient, out, 0)
-        to_rows = torch.bmm(gradient, weight.mT) if ctx.needs_input_grad[0] else None
-        with behind(ctx.used, rows, gradient):  # after all that reads the weight
-            to_weight = _product_float32(rows.mT, gradient)
-        if not kernels:
-            to_bias = gradient.sum(1, keepdim=True, dtype=to_weight.dtype)
-        return to_rows, to_weight, to_bias, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        n = len(ctx.relus)
+        values, weights = ctx.saved_tensors[: n + 1], ctx.saved_tensors[n + 1 :]
+        to_parameters: list[Tensor | None] = []
+        if ctx.relus[-1]:
+            gradient = torch.ops.aten.threshold_backward(gradient, values[-1], 0)
+        for i in reversed(range(n)):
+            rows, here, back = values[i], gradient.contiguous(), None
+            if i or ctx.needs_input_grad[0]:
+                back = _to_rows(here, weights[i], rows if i and ctx.relus[i - 1] else None)
+            with behind(ctx.used[i], rows, here):  # after all that reads the weight
+                move = mover(ctx.used[i]) if kernels_for_products(rows, here) else None
+                if move is None:
+                    to_parameters[:0] = _to_layer(rows, here)
+                else:
+                    move(ctx.used[i], ctx.biases[i], rows, here)
+                    to_parameters[:0] = None, None
+            gradient = cast("Tensor", back)
+        return back, None, *to_parameters
+
+
+def _affine(rows: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+    """``rows @ weight + bias``, cut at zero if asked for."""
+    if kernels := kernels_for_products(rows, weight):
+        return cast("Tensor", kernels.affine(rows, weight, bias, relu=relu))
+    out = torch.baddbmm(bias.to(rows.dtype), rows, weight)
+    return out.relu_() if relu else out
+
+
+def _to_rows(gradient: Tensor, weight: Tensor, after: Tensor | None) -> Tensor:
+    """Gradient for the rows of a layer; before the ReLU that gave them, if it is ``after`` one."""
+    if kernels := kernels_for_products(gradient, weight):
+        return cast("Tensor", kernels.to_rows(gradient, weight, after))
+    back = torch.bmm(gradient, weight.mT)
+    return back if after is None else torch.ops.aten.threshold_backward(back, after, 0)
+
+
+def _to_layer(rows: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients for weight and bias of a layer, float32 at least."""
+    if kernels := kernels_for_products(rows, gradient):
+        return cast("tuple[Tensor, Tensor]", kernels.to_layer(rows, gradient))
+    if rows.is_cuda and rows.dtype == torch.bfloat16:
+        to_weight = torch.bmm(rows.mT, gradient, out_dtype=torch.float32)
+    else:
+        to_weight = torch.bmm(rows.mT, gradient)
+        to_weight = to_weight.float() if rows.dtype == torch.bfloat16 else to_weight
+    return to_weight, gradient.sum(1, keepdim=True, dtype=to_weight.dtype)
+
+
+def _run(layers: Sequence[StackedLinear], rows: Tensor) -> Tensor:
+    """Map (R, B, in), or (B, in) shared by all restarts, to (R, B, out), layer after layer."""
+    # An expanded batch is not copied: the product runs on it with a stride of zero.
+    rows = rows.expand(len(layers[0].weight), -1, -1)
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        parameters = [p for layer in layers for p in (layer.weight, layer.bias)]
+        relus = [layer.relu for layer in layers]
+        return cast("Tensor", _Layers.apply(rows, relus, *parameters))  # type: ignore[no-untyped-call]
+    for layer in layers:
+        rows = torch.baddbmm(layer.bias, rows, layer.weight)
+        rows = rows.relu_() if layer.relu else rows
+    return rows
 
 
 def _dtype_of(weight: Tensor) -> torch.dtype:
     """What products with these weights are computed in."""
     kind = weight.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-
-
-def _product_float32(a: Tensor, b: Tensor) -> Tensor:
-    """Batched product, float32 at least."""
-    if a.dtype != torch.bfloat16:
-        return torch.bmm(a, b)
-    if a.device.type == "cuda":
-        return torch.bmm(a, b, out_dtype=torch.float32)
-    return torch.bmm(a, b).float()
 
 
 class StackedLinear(nn.Module):
@@ -217,18 +259,19 @@ class StackedLinear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map (R, B, in), or (B, in) shared by all, to (R, B, out)."""
-        # An expanded batch is not copied: the product runs on it with a stride of zero.
-        rows = rows.expand(len(self.weight), -1, -1)
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            out = _Affine.apply(rows, self.weight, self.bias, self.relu)  # type: ignore[no-untyped-call]
-            return cast("Tensor", out)
-        out = torch.baddbmm(self.bias, rows, self.weight)
-        return out.relu_() if self.relu else out
+        return _run([self], rows)
 
     def extra_repr(self) -> str:
         """One line for ``repr``."""
         shape = "n_restarts={}, in_features={}, out_features={}".format(*self.weight.shape)
         return f"{shape}, relu={self.relu}"
+
+
+class _StackedLayers(nn.Sequential):
+    """:class:`StackedLinear` after another."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return _run(cast("list[StackedLinear]", list(self)), rows)
 
 
 class _ResidualEncoder(nn.Module):
@@ -770,7 +813,7 @@ class _Site:
                 weight[:, :n_in, :n_out] = drawn
             bias = self.same(torch.zeros(1, shape[1]))
             layers[str(2 * i)] = StackedLinear(weight, bias, relu=not last)  # ReLUs count as well
-        return nn.Sequential(OrderedDict(layers))
+        return _StackedLayers(OrderedDict(layers))
 
     def drawn(self, name: str, template: nn.Module, row_shape: tuple[int, ...]) -> StackedModule:
         """A built-in template with weights of each restart's own."""

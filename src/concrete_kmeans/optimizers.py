@@ -61,33 +61,38 @@ class TorchOptimizer:
 
 
 class EarlyAdam(TorchOptimizer):
-    """Adam on CUDA that moves a large parameter as soon as its gradient is there.
+    """Adam on CUDA that moves a parameter as soon as its gradient is there.
 
-    torch's own moves the rest after the backward pass; the state is that of torch's. Its kernel
-    gives a block 65,536 numbers: too few blocks to fill the device with one restart's weights.
+    A layer's weight and bias are moved by the kernel that computes their gradient, if it can;
+    others, when autograd has it. The state is that of torch's.
     """
-
-    #: Numbers of a large parameter, at least.
-    large = 2**16
 
     def __init__(self, objective: Objective, kernels: Any) -> None:
         super().__init__("adam", objective)
-        self.kernels, self.rate = kernels, torch.empty(0)
-        parameters: list[Any] = [p for p in objective.parameters() if p.numel() >= self.large]
-        self.parameters = parameters
+        self.kernels, self.pace = kernels, kernels.Pace(torch.empty(0), (0.0, 0.0), 0.0)
+        parameters: list[Any] = objective.parameters()
+        self.parameters: dict[int, Any] = {p.data_ptr(): p for p in parameters}
         self.hooks = [p.register_post_accumulate_grad_hook(self._move) for p in parameters]
+        state = self.inner.state
+        for p in parameters:
+            state[p] = {"step": torch.zeros((), device=p.device)}
+            state[p] |= {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
 
     def begin(self, rate: float | Tensor) -> None:
         """Before the backward pass: count the step, at this rate."""
-        if not self.parameters:
-            return
-        state = self.inner.state
-        for p in self.parameters:
-            if not state[p]:
-                state[p]["step"] = torch.zeros((), device=p.device)
-                state[p] |= {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-        torch._foreach_add_([state[p]["step"] for p in self.parameters], 1.0)
-        self.rate = torch.as_tensor(rate, dtype=torch.float32, device=self.parameters[0].device)
+        first, group = next(iter(self.parameters.values())), self.inner.param_groups[0]
+        rate = torch.as_tensor(rate, dtype=torch.float32, device=first.device)
+        self.pace = self.kernels.Pace(rate, group["betas"], group["eps"])
+        with behind(None):
+            torch._foreach_add_([self.inner.state[p]["step"] for p in group["params"]], 1.0)
+
+    def step(self, rate: float | Tensor) -> None:
+        """Nothing is left to move."""
+
+    def move_layer(self, weight: int, bias: int, rows: Tensor, gradient: Tensor) -> None:
+        """Move weight and bias of a layer, by address, along the gradient they have by these."""
+        both = [self._adam(self.parameters[address]) for address in (weight, bias)]
+        self.kernels.move_layer(rows, gradient, *both, self.pace)
 
     def close(self) -> None:
         """Move nothing any more."""
@@ -96,22 +101,19 @@ class EarlyAdam(TorchOptimizer):
 
     @torch.no_grad()
     def _move(self, parameter: Tensor) -> None:
-        gradient, state = cast("Tensor", parameter.grad), self.inner.state[parameter]
-        group = self.inner.param_groups[0]
-        copies = {} if Side.of_step is None else Side.of_step.copies
+        gradient = cast("Tensor", parameter.grad)
         with behind(None, gradient):
-            self.kernels.move(
-                parameter,
-                gradient.contiguous(),
-                state["exp_avg"],
-                state["exp_avg_sq"],
-                rate=self.rate,
-                step=state["step"],
-                copy=copies.get(parameter.data_ptr(), (None, None))[1],
-                betas=group["betas"],
-                eps=group["eps"],
-            )
-        parameter.grad = None  # nothing is left to do for torch's
+            self.kernels.move(gradient.contiguous(), self._adam(parameter), self.pace)
+        parameter.grad = None
+
+    def _adam(self, parameter: Tensor) -> Any:
+        state, copies = self.inner.state[parameter], {}
+        if Side.of_step is not None:
+            copies = Side.of_step.copies
+        copy = copies.get(parameter.data_ptr(), (None, None))[1]
+        return self.kernels.Adam(
+            parameter, state["exp_avg"], state["exp_avg_sq"], state["step"], copy
+        )
 
 
 def make_optimizer(

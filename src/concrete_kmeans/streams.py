@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-__all__ = ["Side", "aside", "behind", "join", "lowered", "use"]
+__all__ = ["Side", "aside", "behind", "is_one", "join", "lowered", "mover", "use"]
 
 Name = Literal["loss", "weights"]
 
@@ -38,6 +38,11 @@ class Side:
             }
         self.copies: dict[int, tuple[Tensor, Tensor]] = {}
         """Weights, by address, and copies in lower precision that the optimiser keeps up."""
+        self.move_layer: Callable[[int, int, Tensor, Tensor], None] | None = None
+        """Moves weight and bias of a layer, by address, along their gradient, which is the product
+        of its rows and its result's gradient."""
+        self.ones: Tensor | None = None
+        """The gradient that the losses are given."""
         self._ahead: set[Name] = set()
         self.uses: Counter[int] = Counter()
         """How often the layers of the step used each weight, by its address."""
@@ -116,3 +121,18 @@ def behind(weight: int | None, *reads: Tensor) -> contextlib.AbstractContextMana
     if side is None or (weight is not None and side.uses[weight] > 1):
         return contextlib.nullcontext()
     return side.on("weights", *reads)
+
+
+def mover(weight: int) -> Callable[[int, int, Tensor, Tensor], None] | None:
+    """What moves a layer at once, if the step can: :attr:`Side.move_layer`.
+
+    Not for a weight that the step used twice.
+    """
+    side = Side.of_step
+    return None if side is None or side.uses[weight] > 1 else side.move_layer
+
+
+def is_one(gradient: Tensor) -> bool:
+    """Whether it is the gradient that the losses are given: to multiply by it changes nothing."""
+    ones = None if Side.of_step is None else Side.of_step.ones
+    return ones is not None and gradient.data_ptr() == ones.data_ptr()

@@ -249,20 +249,23 @@ class _Step:
         )
         self.device = objective.parameters()[0].device
         self.side = Side(self.device)
-        if isinstance(self.optimizer, EarlyAdam) and settings.precision == "bfloat16":
-            self.side.copies = {
-                p.data_ptr(): (p, p.detach().bfloat16()) for p in self.optimizer.parameters
-            }
-        self.ones = torch.ones_like(_flat(objective.parameters()[0])[:, 0])  # (R,)
+        self.ones = self.side.ones = torch.ones_like(_flat(objective.parameters()[0])[:, 0])  # (R,)
+        if isinstance(self.optimizer, EarlyAdam):
+            self.side.move_layer = self.optimizer.move_layer
+            if settings.precision == "bfloat16":
+                self.side.copies = {
+                    address: (p, p.detach().bfloat16())
+                    for address, p in self.optimizer.parameters.items()
+                }
         self.names: list[str] = []
 
     def __call__(self, batch: Batch, temperature: float | Tensor, rate: float | Tensor) -> Tensor:
         """Take it; return the parts of the loss, (1, P, R)."""
         objective, settings = self.objective, self.settings
         self.optimizer.zero_grad()
-        if isinstance(self.optimizer, EarlyAdam):
-            self.optimizer.begin(rate)
         with self.side.open():
+            if isinstance(self.optimizer, EarlyAdam):
+                self.optimizer.begin(rate)
             with _autocast(settings.precision, self.device):
                 parts = objective.loss(batch, temperature, self.generators)
             if processes.many():

@@ -17,7 +17,7 @@ from concrete_kmeans.fused import kernels_for
 from concrete_kmeans.networks import Autoencoder
 from concrete_kmeans.objectives.base import noise_of_batch
 from concrete_kmeans.objectives.deep import DeepObjective
-from concrete_kmeans.streams import aside, join
+from concrete_kmeans.streams import aside, is_one, join
 
 __all__ = ["Concrete", "Form", "Scales"]
 
@@ -214,6 +214,8 @@ class _Clustering(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         to_codes, to_centers = ctx.saved_tensors
+        if is_one(gradient):
+            return to_codes, to_centers, None, None, None
         slope = gradient.view(-1, 1, 1)
         return (to_codes * slope).to(to_codes.dtype), to_centers * slope, None, None, None
 

@@ -17,6 +17,7 @@ from concrete_kmeans.fused import kernels_for
 from concrete_kmeans.networks import Autoencoder
 from concrete_kmeans.objectives.base import Objective, Verdict
 from concrete_kmeans.objectives.shallow import draw_far_row
+from concrete_kmeans.streams import is_one
 
 __all__ = ["ClusterWatch", "DeepObjective", "Found", "LabelsLearned", "Reconstruction"]
 
@@ -96,6 +97,8 @@ class _SquaredError(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (slope,) = ctx.saved_tensors
+        if is_one(gradient):
+            return slope, None
         return slope * gradient.view(-1, 1, 1).to(slope.dtype), None
 
 
