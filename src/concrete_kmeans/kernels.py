@@ -93,6 +93,8 @@ class Tile(NamedTuple):
     """Of a slice of both factors."""
     warps: int
     stages: int
+    registers: int | None = None
+    """Of a thread, at most."""
 
 
 @triton.jit
@@ -357,12 +359,20 @@ def move(gradient: Tensor, adam: Adam, pace: Pace) -> None:
 
 
 @triton.jit
+def _prefetch(pointers):
+    tl.inline_asm_elementwise(
+        "{ prefetch.global.L2 [$1]; mov.u32 $0, 0; }", "=r,l", [pointers], dtype=tl.int32,
+        is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
 def _layer(
     rows, gradient, weight, first, second, copy, step, bias, bias_first, bias_second, bias_step,
     rate, n_rows, in_units, out_units, fours, rows_apart, IN: tl.constexpr, OUT: tl.constexpr,
     FOUR: tl.constexpr,
     BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr,
-    EPS: tl.constexpr, MOVE: tl.constexpr, COPY: tl.constexpr,
+    EPS: tl.constexpr, MOVE: tl.constexpr, COPY: tl.constexpr, AHEAD: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     restart = tl.program_id(1).to(tl.int64)
@@ -382,6 +392,14 @@ def _layer(
     first += restart * n_in * n_out
     second += restart * n_in * n_out
     copy += restart * n_in * n_out
+    if MOVE and AHEAD:  # into the cache while the product is computed
+        LINE: tl.constexpr = 32 if COLUMNS > 32 else COLUMNS
+        i = tl.minimum(row, n_in - 1)[:, None] * width
+        lines = (tl.program_id(0) % n_tiles) * COLUMNS + tl.arange(0, COLUMNS // LINE) * LINE
+        ahead = i + tl.minimum(lines, width - 1)[None, :]
+        _prefetch(weight + ahead)
+        _prefetch(first + ahead)
+        _prefetch(second + ahead)
     turned = tl.zeros((COLUMNS, ROWS), tl.float32)
     for begin in range(0, n_rows, DEPTH):
         is_k = begin + k < n_rows
@@ -460,12 +478,13 @@ def _launch_layer(
         weight.step, *bias[:4], pace.rate, n_rows, n_in // _unit(n_in), n_out // _unit(n_out),
         n_out // math.gcd(n_out, 4), rows.stride(0),
         IN=_unit(n_in), OUT=_unit(n_out), FOUR=math.gcd(n_out, 4), **pace.constants(),
-        MOVE=moves, COPY=weight.copy is not None,
+        MOVE=moves, COPY=weight.copy is not None, AHEAD=AHEAD,
         ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
-        num_warps=tile.warps, num_stages=tile.stages,
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
 
 
+AHEAD = True
 #: Measured as those above.
 LAYER = {torch.bfloat16: Tile(64, 64, 32, 8, 4), torch.float32: Tile(64, 32, 64, 4, 3)}
 

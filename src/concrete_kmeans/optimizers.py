@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -101,7 +101,9 @@ class EarlyAdam(TorchOptimizer):
 
     @torch.no_grad()
     def _move(self, parameter: Tensor) -> None:
-        gradient = cast("Tensor", parameter.grad)
+        gradient = parameter.grad
+        if gradient is None:  # it has been moved with its layer
+            return
         with behind(None, gradient):
             self.kernels.move(gradient.contiguous(), self._adam(parameter), self.pace)
         parameter.grad = None
