@@ -22,6 +22,7 @@ __all__ = [
     "Pace",
     "affine",
     "assign",
+    "count",
     "move",
     "move_layer",
     "squared_error",
@@ -293,8 +294,6 @@ class Adam(NamedTuple):
     parameter: Tensor
     first: Tensor
     second: Tensor
-    step: Tensor
-    """Scalar on the device: which step is being taken."""
     copy: Tensor | None
     """The parameter once more, in a dtype of its own."""
 
@@ -302,43 +301,61 @@ class Adam(NamedTuple):
 class Pace(NamedTuple):
     """How Adam moves."""
 
-    rate: Tensor
-    """Scalar on the device."""
+    scales: Tensor
+    """(2,) on the device, of :func:`count`."""
     betas: tuple[float, float]
     eps: float
 
     def constants(self) -> dict[str, float]:
         """What the kernels are compiled for."""
-        logs = [math.log2(beta) if beta else 0.0 for beta in self.betas]
-        names = ("BETA1", "BETA2", "LOG1", "LOG2", "EPS")
-        return dict(zip(names, (*self.betas, *logs, self.eps), strict=True))
+        return {"BETA1": self.betas[0], "BETA2": self.betas[1], "EPS": self.eps}
+
+
+@triton.jit
+def _count(steps, rate, scales, n, LOG1: tl.constexpr, LOG2: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    taken = tl.load(steps + at, at < n, 0.0) + 1.0
+    tl.store(steps + at, taken, at < n)
+    t = tl.max(taken).to(tl.float64)  # in float32, 1 - 0.999 has three digits less
+    tl.store(scales, tl.load(rate) / (1.0 - tl.exp2(t * LOG1)).to(tl.float32))
+    tl.store(scales + 1, tl.sqrt((1.0 - tl.exp2(t * LOG2)).to(tl.float32)))
+
+
+@_there
+def count(steps: Tensor, rate: Tensor, pace: Pace) -> None:
+    """Count a step, for all parameters (n,), and find its scales.
+
+    They are the rate over what the first moments have seen of their weights, and the square root
+    of what the second ones have.
+    """
+    logs = [math.log2(beta) for beta in pace.betas]
+    n = len(steps)
+    _count[(1,)](
+        steps, rate, pace.scales, n, LOG1=logs[0], LOG2=logs[1], BLOCK=triton.next_power_of_2(n)
+    )
 
 
 @triton.jit
 def _moved(
-    g, p, m, v, rate, t, BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr,
-    LOG2: tl.constexpr, EPS: tl.constexpr,
+    g, p, m, v, scales, BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr
 ):  # fmt: skip
     """Adam's step (Kingma, Ba 2015): parameter and moments after it."""
     m += (1.0 - BETA1) * (g - m)
     v = BETA2 * v + (1.0 - BETA2) * g * g
-    size = rate / (1.0 - tl.exp2(t * LOG1))
-    root = tl.sqrt(v) / tl.sqrt(1.0 - tl.exp2(t * LOG2)) + EPS
-    return p - size * m / root, m, v
+    return p - tl.load(scales) * m / (tl.sqrt(v) / tl.load(scales + 1) + EPS), m, v
 
 
 @triton.jit
 def _move(
-    gradient, parameter, first, second, copy, rate, step, n,
-    BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr,
-    EPS: tl.constexpr, COPY: tl.constexpr, BLOCK: tl.constexpr,
+    gradient, parameter, first, second, copy, scales, n,
+    BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
+    COPY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     p, m, v = _moved(
         tl.load(gradient + at, inside), tl.load(parameter + at, inside),
-        tl.load(first + at, inside), tl.load(second + at, inside), tl.load(rate), tl.load(step),
-        BETA1, BETA2, LOG1, LOG2, EPS,
+        tl.load(first + at, inside), tl.load(second + at, inside), scales, BETA1, BETA2, EPS,
     )  # fmt: skip
     tl.store(first + at, m, inside)
     tl.store(second + at, v, inside)
@@ -350,10 +367,10 @@ def _move(
 @_there
 def move(gradient: Tensor, adam: Adam, pace: Pace) -> None:
     """Adam's step, in place."""
-    p, first, second, step, copy = adam
+    p, first, second, copy = adam
     n = p.numel()
     _move[(triton.cdiv(n, 1024),)](
-        gradient, p, first, second, p if copy is None else copy, pace.rate, step, n,
+        gradient, p, first, second, p if copy is None else copy, pace.scales, n,
         **pace.constants(), COPY=copy is not None, BLOCK=1024,
     )  # fmt: skip
 
@@ -368,11 +385,10 @@ def _prefetch(pointers):
 
 @triton.jit
 def _layer(
-    rows, gradient, weight, first, second, copy, step, bias, bias_first, bias_second, bias_step,
-    rate, n_rows, in_units, out_units, fours, rows_apart, IN: tl.constexpr, OUT: tl.constexpr,
+    rows, gradient, weight, first, second, copy, bias, bias_first, bias_second, scales,
+    n_rows, in_units, out_units, fours, rows_apart, IN: tl.constexpr, OUT: tl.constexpr,
     FOUR: tl.constexpr,
-    BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr,
-    EPS: tl.constexpr, MOVE: tl.constexpr, COPY: tl.constexpr, AHEAD: tl.constexpr,
+    BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr, MOVE: tl.constexpr, COPY: tl.constexpr, AHEAD: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     restart = tl.program_id(1).to(tl.int64)
@@ -393,7 +409,7 @@ def _layer(
     second += restart * n_in * n_out
     copy += restart * n_in * n_out
     if MOVE and AHEAD:  # into the cache while the product is computed
-        LINE: tl.constexpr = 32 if COLUMNS > 32 else COLUMNS
+        LINE: tl.constexpr = min(COLUMNS, 32)  # numbers of 128 bytes
         i = tl.minimum(row, n_in - 1)[:, None] * width
         lines = (tl.program_id(0) % n_tiles) * COLUMNS + tl.arange(0, COLUMNS // LINE) * LINE
         ahead = i + tl.minimum(lines, width - 1)[None, :]
@@ -413,9 +429,7 @@ def _layer(
         p = tl.load(weight + at, inside, 0.0)
         m = tl.load(first + at, inside, 0.0)
         v = tl.load(second + at, inside, 0.0)
-        p, m, v = _moved(
-            total, p, m, v, tl.load(rate), tl.load(step), BETA1, BETA2, LOG1, LOG2, EPS
-        )
+        p, m, v = _moved(total, p, m, v, scales, BETA1, BETA2, EPS)
         tl.store(first + at, m, inside)
         tl.store(second + at, v, inside)
         tl.store(weight + at, p, inside)
@@ -433,8 +447,7 @@ def _layer(
         if MOVE:
             sums, m_bias, v_bias = _moved(
                 sums, tl.load(bias + here, within, 0.0), tl.load(bias_first + here, within, 0.0),
-                tl.load(bias_second + here, within, 0.0), tl.load(rate), tl.load(bias_step),
-                BETA1, BETA2, LOG1, LOG2, EPS,
+                tl.load(bias_second + here, within, 0.0), scales, BETA1, BETA2, EPS,
             )  # fmt: skip
             tl.store(bias_first + here, m_bias, within)
             tl.store(bias_second + here, v_bias, within)
@@ -457,7 +470,7 @@ def to_layer(rows: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     R, (n_in, n_out) = len(gradient), (rows.shape[2], gradient.shape[2])
     weight = torch.empty((R, n_in, n_out), dtype=torch.float32, device=rows.device)
     bias = torch.empty((R, 1, n_out), dtype=torch.float32, device=rows.device)
-    of_weight, of_bias = (Adam(found, bias, bias, bias, None) for found in (weight, bias))
+    of_weight, of_bias = (Adam(found, bias, bias, None) for found in (weight, bias))
     _launch_layer(rows, gradient, of_weight, of_bias, None)
     return weight, bias
 
@@ -471,22 +484,23 @@ def _launch_layer(
     tile = tile._replace(
         rows=min(tile.rows, _power(n_in)), columns=min(tile.columns, _power(n_out))
     )
-    moves = pace is not None
+    moves, ahead = pace is not None, rows.is_cuda and weight.parameter.numel() >= NO_CACHE
     pace = pace or Pace(bias.parameter, (0.0, 0.0), 0.0)
     _layer[(triton.cdiv(n_in, tile.rows) * triton.cdiv(n_out, tile.columns), R)](
         rows, gradient, *weight[:3], weight.parameter if weight.copy is None else weight.copy,
-        weight.step, *bias[:4], pace.rate, n_rows, n_in // _unit(n_in), n_out // _unit(n_out),
+        *bias[:3], pace.scales, n_rows, n_in // _unit(n_in), n_out // _unit(n_out),
         n_out // math.gcd(n_out, 4), rows.stride(0),
         IN=_unit(n_in), OUT=_unit(n_out), FOUR=math.gcd(n_out, 4), **pace.constants(),
-        MOVE=moves, COPY=weight.copy is not None, AHEAD=AHEAD,
+        MOVE=moves, COPY=weight.copy is not None, AHEAD=ahead,
         ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
         num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
 
 
-AHEAD = True
+#: Weights from which on Adam's memory does not fit in a device's cache.
+NO_CACHE = 2**22
 #: Measured as those above.
-LAYER = {torch.bfloat16: Tile(64, 64, 32, 8, 4), torch.float32: Tile(64, 32, 64, 4, 3)}
+LAYER = {torch.bfloat16: Tile(64, 64, 32, 8, 4), torch.float32: Tile(64, 32, 32, 4, 3)}
 
 
 # ------------------------------------------------------------------------------------- assignment

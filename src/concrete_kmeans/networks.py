@@ -173,7 +173,8 @@ class _Layers(torch.autograd.Function):
             rows, here, back = values[i], gradient.contiguous(), None
             if i or ctx.needs_input_grad[0]:
                 back = _to_rows(here, weights[i], rows if i and ctx.relus[i - 1] else None)
-            with behind(ctx.used[i], rows, here):  # after all that reads the weight
+            # after all that reads the weight; the last one, where nothing else is left to do
+            with contextlib.nullcontext() if back is None else behind(ctx.used[i], rows, here):
                 move = mover(ctx.used[i]) if kernels_for_products(rows, here) else None
                 if move is None:
                     to_parameters[:0] = _to_layer(rows, here)

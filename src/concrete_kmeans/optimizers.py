@@ -69,22 +69,28 @@ class EarlyAdam(TorchOptimizer):
 
     def __init__(self, objective: Objective, kernels: Any) -> None:
         super().__init__("adam", objective)
-        self.kernels, self.pace = kernels, kernels.Pace(torch.empty(0), (0.0, 0.0), 0.0)
+        self.kernels = kernels
         parameters: list[Any] = objective.parameters()
         self.parameters: dict[int, Any] = {p.data_ptr(): p for p in parameters}
+        self.steps, scales = parameters[0].new_zeros(len(parameters)), parameters[0].new_zeros(2)
+        group = self.inner.param_groups[0]
+        self.pace = kernels.Pace(scales, group["betas"], group["eps"])
+        for p, step in zip(parameters, self.steps, strict=True):
+            moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            self.inner.state[p] = {"step": step} | moments
         self.hooks = [p.register_post_accumulate_grad_hook(self._move) for p in parameters]
-        state = self.inner.state
-        for p in parameters:
-            state[p] = {"step": torch.zeros((), device=p.device)}
-            state[p] |= {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+
+    def restore(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take over what :meth:`state` of another gave; steps are counted where they lie."""
+        super().restore(state)
+        for p, step in zip(self.parameters.values(), self.steps, strict=True):
+            step.copy_(self.inner.state[p]["step"])
+            self.inner.state[p]["step"] = step
 
     def begin(self, rate: float | Tensor) -> None:
         """Before the backward pass: count the step, at this rate."""
-        first, group = next(iter(self.parameters.values())), self.inner.param_groups[0]
-        rate = torch.as_tensor(rate, dtype=torch.float32, device=first.device)
-        self.pace = self.kernels.Pace(rate, group["betas"], group["eps"])
-        with behind(None):
-            torch._foreach_add_([self.inner.state[p]["step"] for p in group["params"]], 1.0)
+        rate = torch.as_tensor(rate, dtype=torch.float32, device=self.steps.device)
+        self.kernels.count(self.steps, rate, self.pace)
 
     def step(self, rate: float | Tensor) -> None:
         """Nothing is left to move."""
@@ -113,9 +119,7 @@ class EarlyAdam(TorchOptimizer):
         if Side.of_step is not None:
             copies = Side.of_step.copies
         copy = copies.get(parameter.data_ptr(), (None, None))[1]
-        return self.kernels.Adam(
-            parameter, state["exp_avg"], state["exp_avg_sq"], state["step"], copy
-        )
+        return self.kernels.Adam(parameter, state["exp_avg"], state["exp_avg_sq"], copy)
 
 
 def make_optimizer(

@@ -18,7 +18,7 @@ from concrete_kmeans.checkpoints import Checkpoints, Signals, Stopped
 from concrete_kmeans.data import Batch, Batches, Place
 from concrete_kmeans.objectives.base import Objective, Verdict
 from concrete_kmeans.optimizers import EarlyAdam, Optimizer, TorchOptimizer, make_optimizer
-from concrete_kmeans.streams import Side
+from concrete_kmeans.streams import Side, aside, join
 
 __all__ = [
     "Annealed",
@@ -265,11 +265,13 @@ class _Step:
         self.optimizer.zero_grad()
         with self.side.open():
             if isinstance(self.optimizer, EarlyAdam):
-                self.optimizer.begin(rate)
+                with aside():
+                    self.optimizer.begin(rate)
             with _autocast(settings.precision, self.device):
                 parts = objective.loss(batch, temperature, self.generators)
             if processes.many():
                 parts = {name: value * batch.share for name, value in parts.items()}
+            join()
             # restarts share no parameter: the sum keeps them apart
             torch.autograd.backward(parts["loss"], self.ones)
         self.names = list(parts)
@@ -312,7 +314,7 @@ class _Recorded:
     #: Steps that run before the recording, so that all that is set up once is set up.
     n_before = 3
     #: Steps that are launched together, of at most so many rows of all restarts.
-    together, short = 4, 1024
+    together, short = 8, 1024
 
     def __init__(self, step: _Step, batches: Batches) -> None:
         self.step, self.batches, self.device = step, batches, step.device
