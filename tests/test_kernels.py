@@ -55,7 +55,7 @@ def near(found, expected, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("n_restarts", "n_rows", "n_in", "n_out"),
-    [(1, 256, 72, 96), (3, 70, 37, 24), (2, 33, 10, 40), (2, 1, 1, 1), (20, 256, 40, 200)],
+    [(1, 256, 72, 300), (3, 70, 37, 24), (2, 33, 10, 40), (2, 1, 1, 1), (20, 200, 70, 200)],
 )
 class TestLayers:
     """Against the products in float64."""
@@ -92,8 +92,14 @@ class TestLayers:
         near(to_weight, rows.double().mT @ gradient.double(), torch.float32)
         near(to_bias, gradient.double().sum(1, keepdim=True), torch.float32)
 
-    def test_move_layer(self, kernels, draw, n_restarts, n_rows, n_in, n_out, dtype):
+    @pytest.mark.parametrize("walks", [True, False])
+    def test_move_layer(
+        self, kernels, draw, n_restarts, n_rows, n_in, n_out, dtype, walks, monkeypatch
+    ):
         """As far as the gradients that the kernel itself would give, moved one by one."""
+        if walks and CUDA and dtype == torch.float32:
+            pytest.skip("does not fit in shared memory")
+        monkeypatch.setattr(kernels, "WALKED", (dtype,) if walks else ())
         rows = draw(n_restarts, n_rows, n_in).to(dtype)
         gradient = draw(n_restarts, n_rows, n_out).to(dtype)
         both = {}
@@ -111,7 +117,7 @@ class TestLayers:
                         kernels.move(slope, of, pace)
             both[way] = [*weight, *bias[:3]]
         for mine, theirs in zip(*both.values(), strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
 def pace_of(kernels):

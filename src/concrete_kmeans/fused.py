@@ -6,6 +6,7 @@ import functools
 import importlib
 import logging
 from types import ModuleType
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ __all__ = ["kernels_for", "kernels_for_products"]
 
 logger = logging.getLogger(__name__)
 
+#: Bytes that a program of the products needs, at most.
+SHARED_MEMORY = 164_000
 #: What they read and write.
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -35,7 +38,23 @@ def kernels_for_products(*tensors: Tensor) -> ModuleType | None:
     """:mod:`kernels`, if it can multiply the tensors: in bfloat16, or in TF32 where that is on."""
     low = tensors[0].dtype == torch.bfloat16 or torch.backends.cuda.matmul.allow_tf32
     small = all(tensor.numel() < 2**31 for tensor in tensors)  # what it counts by
-    return kernels_for(*tensors) if low and small else None
+    kernels = kernels_for(*tensors) if low and small else None
+    return kernels if kernels is not None and _has_room(tensors[0].device) else None
+
+
+@functools.cache
+def _has_room(device: torch.device) -> bool:
+    """Whether the tiles of the products fit in a multiprocessor: on an A100 or later they do."""
+    room = cast("ModuleType", _kernels()).shared_memory(device)
+    if room < SHARED_MEMORY:
+        logger.warning(
+            "training on %s multiplies by torch's own kernels: Triton's need %d bytes of shared "
+            "memory, and there are %d",
+            device,
+            SHARED_MEMORY,
+            room,
+        )
+    return bool(room >= SHARED_MEMORY)
 
 
 @functools.cache
