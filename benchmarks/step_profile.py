@@ -23,7 +23,16 @@ GROUPS = {
     "reading rows": ("aten::index", "gather", "index_elementwise"),
     "noise": ("exponential", "distribution"),
     "copies": ("copy", "memcpy", "memset", "fill", "zero_grad", "aten::to", "cat"),
-    "gradient of ReLU and bias": ("threshold", "affinebackward", "relu", "clamp_min"),
+    "gradient of ReLU and bias": ("threshold", "layersbackward", "relu", "clamp_min"),
+}
+#: The kernels of this package.
+KERNELS = {
+    "_affine": "products",
+    "_to_rows": "products",
+    "_layer": "gradients of weights, and Adam",
+    "_move": "optimiser",
+    "_count": "optimiser",
+    "_take": "reading rows",
 }
 
 
@@ -32,7 +41,11 @@ def group_of(name: str) -> str:
 
     >>> group_of("aten::baddbmm"), group_of("aten::_fused_adam_"), group_of("aten::softmax")
     ('products', 'optimiser', 'loss and the rest')
+    >>> group_of("_layer"), group_of("_LayersBackward")
+    ('gradients of weights, and Adam', 'gradient of ReLU and bias')
     """
+    if name in KERNELS:
+        return KERNELS[name]
     lower = name.lower()
     for group, words in GROUPS.items():
         if any(word in lower for word in words):

@@ -92,14 +92,8 @@ class TestLayers:
         near(to_weight, rows.double().mT @ gradient.double(), torch.float32)
         near(to_bias, gradient.double().sum(1, keepdim=True), torch.float32)
 
-    @pytest.mark.parametrize("walks", [True, False])
-    def test_move_layer(
-        self, kernels, draw, n_restarts, n_rows, n_in, n_out, dtype, walks, monkeypatch
-    ):
+    def test_move_layer(self, kernels, draw, n_restarts, n_rows, n_in, n_out, dtype):
         """As far as the gradients that the kernel itself would give, moved one by one."""
-        if walks and CUDA and dtype == torch.float32:
-            pytest.skip("does not fit in shared memory")
-        monkeypatch.setattr(kernels, "WALKED", (dtype,) if walks else ())
         rows = draw(n_restarts, n_rows, n_in).to(dtype)
         gradient = draw(n_restarts, n_rows, n_out).to(dtype)
         both = {}
@@ -117,7 +111,8 @@ class TestLayers:
                         kernels.move(slope, of, pace)
             both[way] = [*weight, *bias[:3]]
         for mine, theirs in zip(*both.values(), strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+            near = 2**-7 if mine.dtype == torch.bfloat16 else 1e-5
+            torch.testing.assert_close(mine, theirs, rtol=near, atol=1e-6)
 
 
 def pace_of(kernels):

@@ -22,6 +22,7 @@ from concrete_kmeans.networks import (
     Principal,
     StackedLinear,
     StackedModule,
+    _StackedLayers,
     build_autoencoder,
     default_widths,
     principal_components,
@@ -741,6 +742,36 @@ class TestStackedLinear:
         for own, exact in zip(got, expected, strict=True):
             assert own.dtype == torch.float32
             assert (own - exact).norm() < 0.02 * exact.norm()
+
+    @pytest.mark.parametrize("relus", [(True, False), (True, True, False), (False, True)])
+    @pytest.mark.parametrize("alone", [True, False])
+    def test_layers_in_a_row(self, relus, alone):
+        """Gradients of all layers at once, and of the rows if asked for, are those of autograd."""
+        generator = torch.Generator().manual_seed(0)
+
+        def drawn(*shape):
+            return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+        sizes = (6, 5, 4, 3)
+        layers = _StackedLayers(
+            *(
+                StackedLinear(drawn(3, a, b), drawn(3, 1, b), relu=relu)
+                for a, b, relu in zip(sizes, sizes[1:], relus, strict=False)
+            )
+        )
+        rows = drawn(3, 7, 6).requires_grad_(not alone)
+        weights = list(layers.parameters())
+        asked = weights if alone else [*weights, rows]
+        out = layers(rows)
+        slope = drawn(*out.shape)
+        found = torch.autograd.grad(out, asked, slope)
+        expected = rows
+        for layer in layers:
+            expected = expected @ layer.weight + layer.bias
+            expected = expected.relu() if layer.relu else expected
+        torch.testing.assert_close(out, expected)
+        for mine, theirs in zip(found, torch.autograd.grad(expected, asked, slope), strict=True):
+            torch.testing.assert_close(mine, theirs)
 
     def test_no_second_derivative(self):
         layer = StackedLinear(torch.ones(1, 2, 1), torch.zeros(1, 1, 1))

@@ -16,7 +16,7 @@ __all__ = ["kernels_for", "kernels_for_products"]
 logger = logging.getLogger(__name__)
 
 #: Bytes that a program of the products needs, at most.
-SHARED_MEMORY = 164_000
+SHARED_MEMORY = 2**17 + 2**12
 #: What they read and write.
 DTYPES = (torch.float32, torch.bfloat16)
 

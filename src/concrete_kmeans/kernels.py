@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import triton
@@ -459,101 +459,13 @@ def _layer(
         tl.store(bias + here, sums, within)
 
 
-@triton.jit
-def _walk(
-    rows, gradient, weight, first, second, copy, bias, bias_first, bias_second, scales,
-    n_rows, in_units, out_units, fours, rows_apart, span,
-    IN: tl.constexpr, OUT: tl.constexpr, FOUR: tl.constexpr,
-    BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr, COPY: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
-    restart = tl.program_id(1).to(tl.int64)
-    n_in, n_out = in_units * IN, out_units * OUT
-    n_walks = tl.cdiv(n_out, COLUMNS * span)
-    mine, begin = tl.program_id(0) // n_walks, (tl.program_id(0) % n_walks) * span
-    row = mine * ROWS + tl.arange(0, ROWS)
-    k = tl.arange(0, DEPTH)
-    is_row, is_k = row < n_in, k < n_rows
-    width = fours * FOUR  # as in the kernel above
-    rows = rows + restart * rows_apart + (k[:, None] * n_in + row[None, :])
-    x = tl.load(rows, is_k[:, None] & is_row[None, :], 0.0)
-    gradient += restart * n_rows * n_out
-    weight += restart * n_in * n_out
-    first += restart * n_in * n_out
-    second += restart * n_in * n_out
-    copy += restart * n_in * n_out
-    for j in tl.range(begin, begin + span, num_stages=2):
-        column = j * COLUMNS + tl.arange(0, COLUMNS)
-        at = row[:, None] * width + column[None, :]
-        inside = is_row[:, None] & (column < width)[None, :]
-        there = is_k[None, :] & (column < n_out)[:, None]
-        g = tl.load(gradient + (k[None, :] * n_out + column[:, None]), there, 0.0)
-        total = tl.trans(tl.dot(g, x))  # as in the kernel above
-        p = tl.load(weight + at, inside, 0.0)
-        m = tl.load(first + at, inside, 0.0)
-        v = tl.load(second + at, inside, 0.0)
-        p, m, v = _moved(total, p, m, v, scales, BETA1, BETA2, EPS)
-        tl.store(first + at, m, inside)
-        tl.store(second + at, v, inside)
-        tl.store(weight + at, p, inside)
-        if COPY:
-            tl.store(copy + at, p.to(copy.dtype.element_ty), inside)
-    # of the bias, those that walk side by side take turns
-    for j in range(begin + mine, begin + span, tl.cdiv(n_in, ROWS)):
-        column = j * COLUMNS + tl.arange(0, COLUMNS)
-        here, within = restart * n_out + column, column < n_out
-        there = is_k[None, :] & within[:, None]
-        y = tl.load(gradient + (k[None, :] * n_out + column[:, None]), there, 0.0)
-        p, m, v = _moved(
-            tl.sum(y.to(tl.float32), 1), tl.load(bias + here, within, 0.0),
-            tl.load(bias_first + here, within, 0.0), tl.load(bias_second + here, within, 0.0),
-            scales, BETA1, BETA2, EPS,
-        )  # fmt: skip
-        tl.store(bias_first + here, m, within)
-        tl.store(bias_second + here, v, within)
-        tl.store(bias + here, p, within)
-
-
 @_there
 def move_layer(rows: Tensor, gradient: Tensor, weight: Adam, bias: Adam, pace: Pace) -> None:
     """Adam's step for weight and bias of :func:`affine`, from its rows and its result's gradient.
 
-    The gradient of the weight is nowhere written.
+    The gradient of the weight is nowhere written: a fifth of the memory traffic of both.
     """
-    R, n_rows, n_out = gradient.shape
-    n_in = rows.shape[2]
-    tile = WALK
-    if rows.dtype not in WALKED or n_rows > tile.depth or n_in < tile.rows or n_out < tile.columns:
-        _launch_layer(rows, gradient, weight, bias, pace)
-        return
-    n_beside, span = triton.cdiv(n_in, tile.rows), _span(R, n_in, n_out, rows.device)
-    _walk[(n_beside * triton.cdiv(n_out, tile.columns * span), R)](
-        *_layer_arguments(rows, gradient, weight, bias, pace), span,
-        **_layer_constants(rows, weight, pace, tile), num_warps=tile.warps,
-    )  # fmt: skip
-
-
-#: What a program that walks along the columns holds of a product at a time: all rows of a batch,
-#: and what Adam needs of the next columns while it moves these.
-WALK = Tile(64, 64, 256, 8, 2)
-#: Where this fits in the shared memory of a multiprocessor.
-WALKED = (torch.bfloat16,)
-
-
-def _span(n_restarts: int, n_in: int, n_out: int, device: torch.device) -> int:
-    """Tiles of a walk, so that all multiprocessors end at about the same time."""
-    n_programs = 4
-    if device.type == "cuda":  # and not the interpreter
-        n_programs = torch.cuda.get_device_properties(device).multi_processor_count
-    n_beside, n_tiles = triton.cdiv(n_in, WALK.rows), triton.cdiv(n_out, WALK.columns)
-
-    def length(span: int) -> float:
-        programs = n_restarts * n_beside * triton.cdiv(n_tiles, span)
-        return float(
-            triton.cdiv(programs, n_programs) * (span + 1)
-        )  # the first tile has nothing before
-
-    return min(range(1, n_tiles + 1), key=length)
+    _launch_layer(rows, gradient, weight, bias, pace)
 
 
 @_there
@@ -570,8 +482,8 @@ def to_layer(rows: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
 def _launch_layer(
     rows: Tensor, gradient: Tensor, weight: Adam, bias: Adam, pace: Pace | None
 ) -> None:
-    R, n_out = len(gradient), gradient.shape[2]
-    n_in = rows.shape[2]
+    R, n_rows, n_out = gradient.shape
+    n_in, four = rows.shape[2], math.gcd(n_out, 4)
     tile = LAYER[rows.dtype]
     tile = tile._replace(
         rows=min(tile.rows, _power(n_in)), columns=min(tile.columns, _power(n_out))
@@ -579,27 +491,13 @@ def _launch_layer(
     moves, ahead = pace is not None, rows.is_cuda and weight.parameter.numel() >= NO_CACHE
     pace = pace or Pace(bias.parameter, (0.0, 0.0), 0.0)
     _layer[(triton.cdiv(n_in, tile.rows) * triton.cdiv(n_out, tile.columns), R)](
-        *_layer_arguments(rows, gradient, weight, bias, pace), MOVE=moves, AHEAD=ahead,
-        **_layer_constants(rows, weight, pace, tile),
+        rows, gradient, *weight[:3], weight.parameter if weight.copy is None else weight.copy,
+        *bias[:3], pace.scales, n_rows, n_in // _unit(n_in), n_out // _unit(n_out), n_out // four,
+        rows.stride(0), IN=_unit(n_in), OUT=_unit(n_out), FOUR=four, **pace.constants(),
+        COPY=weight.copy is not None, MOVE=moves, AHEAD=ahead,
+        ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-
-
-def _layer_arguments(
-    rows: Tensor, gradient: Tensor, weight: Adam, bias: Adam, pace: Pace
-) -> tuple[Any, ...]:
-    n_in, (_, n_rows, n_out) = rows.shape[2], gradient.shape
-    units = n_in // _unit(n_in), n_out // _unit(n_out), n_out // math.gcd(n_out, 4)
-    copy = weight.parameter if weight.copy is None else weight.copy
-    of_all = rows, gradient, *weight[:3], copy, *bias[:3], pace.scales
-    return *of_all, n_rows, *units, rows.stride(0)
-
-
-def _layer_constants(rows: Tensor, weight: Adam, pace: Pace, tile: Tile) -> dict[str, Any]:
-    n_in, n_out = rows.shape[2], weight.parameter.shape[2]
-    sizes = {"IN": _unit(n_in), "OUT": _unit(n_out), "FOUR": math.gcd(n_out, 4)}
-    sizes |= {"ROWS": tile.rows, "COLUMNS": tile.columns, "DEPTH": tile.depth}
-    return sizes | pace.constants() | {"COPY": weight.copy is not None}
 
 
 #: Weights from which on Adam's memory does not fit in a device's cache.
