@@ -70,7 +70,7 @@ class EarlyAdam(TorchOptimizer):
     def __init__(self, objective: Objective, kernels: Any) -> None:
         super().__init__("adam", objective)
         self.kernels = kernels
-        parameters: list[Any] = objective.parameters()
+        parameters: list[Any] = [p for p in objective.parameters() if p.requires_grad]
         self.parameters: dict[int, Any] = {p.data_ptr(): p for p in parameters}
         self.steps, scales = parameters[0].new_zeros(len(parameters)), parameters[0].new_zeros(2)
         group = self.inner.param_groups[0]
