@@ -25,7 +25,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
 from concrete_kmeans.fused import kernels_for_products
-from concrete_kmeans.streams import behind, lowered, mover, use
+from concrete_kmeans.streams import behind, lowered, moved, use
 from concrete_kmeans.validation import check_choice, check_positive_int, check_sizes
 
 __all__ = [
@@ -175,12 +175,11 @@ class _Layers(torch.autograd.Function):
                 back = _to_rows(here, weights[i], rows if i and ctx.relus[i - 1] else None)
             # after all that reads the weight; the last one, where nothing else is left to do
             with contextlib.nullcontext() if back is None else behind(ctx.used[i], rows, here):
-                move = mover(ctx.used[i]) if kernels_for_products(rows, here) else None
-                if move is None:
-                    to_parameters[:0] = _to_layer(rows, here)
-                else:
-                    move(ctx.used[i], ctx.biases[i], rows, here)
+                both = ctx.used[i], ctx.biases[i]
+                if kernels_for_products(rows, here) and moved(*both, rows, here):
                     to_parameters[:0] = None, None
+                else:
+                    to_parameters[:0] = _to_layer(rows, here)
             gradient = cast("Tensor", back)
         return back, None, *to_parameters
 

@@ -95,10 +95,16 @@ class EarlyAdam(TorchOptimizer):
     def step(self, rate: float | Tensor) -> None:
         """Nothing is left to move."""
 
-    def move_layer(self, weight: int, bias: int, rows: Tensor, gradient: Tensor) -> None:
-        """Move weight and bias of a layer, by address, along the gradient they have by these."""
-        both = [self._adam(self.parameters[address]) for address in (weight, bias)]
-        self.kernels.move_layer(rows, gradient, *both, self.pace)
+    def move_layer(self, weight: int, bias: int, rows: Tensor, gradient: Tensor) -> bool:
+        """Move weight and bias of a layer, by address, along the gradient they have by these.
+
+        If both are its own to move: whether they are.
+        """
+        known = weight in self.parameters and bias in self.parameters
+        if known:
+            both = [self._adam(self.parameters[address]) for address in (weight, bias)]
+            self.kernels.move_layer(rows, gradient, *both, self.pace)
+        return known
 
     def close(self) -> None:
         """Move nothing any more."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Side", "aside", "behind", "is_one", "join", "lowered", "mover", "use"]
+__all__ = ["Side", "aside", "behind", "is_one", "join", "lowered", "moved", "use"]
 
 Name = Literal["loss", "weights"]
 
@@ -38,9 +38,9 @@ class Side:
             }
         self.copies: dict[int, tuple[Tensor, Tensor]] = {}
         """Weights, by address, and copies in lower precision that the optimiser keeps up."""
-        self.move_layer: Callable[[int, int, Tensor, Tensor], None] | None = None
+        self.move_layer: Callable[[int, int, Tensor, Tensor], bool] | None = None
         """Moves weight and bias of a layer, by address, along their gradient, which is the product
-        of its rows and its result's gradient."""
+        of its rows and its result's gradient; or says that it does not."""
         self.ones: Tensor | None = None
         """The gradient that the losses are given."""
         self._ahead: set[Name] = set()
@@ -123,13 +123,15 @@ def behind(weight: int | None, *reads: Tensor) -> contextlib.AbstractContextMana
     return side.on("weights", *reads)
 
 
-def mover(weight: int) -> Callable[[int, int, Tensor, Tensor], None] | None:
-    """What moves a layer at once, if the step can: :attr:`Side.move_layer`.
+def moved(weight: int, bias: int, rows: Tensor, gradient: Tensor) -> bool:
+    """Whether the step moves a layer, and has done so: by :attr:`Side.move_layer`.
 
-    Not for a weight that the step used twice.
+    Not with a weight that the step used twice.
     """
     side = Side.of_step
-    return None if side is None or side.uses[weight] > 1 else side.move_layer
+    if side is None or side.move_layer is None or side.uses[weight] > 1:
+        return False
+    return side.move_layer(weight, bias, rows, gradient)
 
 
 def is_one(gradient: Tensor) -> bool:
