@@ -41,7 +41,7 @@ def product(rows: str, device: str, n: int, precision: str) -> dict[str, Any]:  
 def concrete(
     rows: str, device: str, n: int, method: str = "predict", precision: str = "float32"
 ) -> dict[str, Any]:
-    """bfloat16 by torch.autocast, tf32 by torch's switch, as a user would ask for them."""
+    """bfloat16 by the model's precision, tf32 by torch's switch, as a user would ask for them."""
     import torch
 
     from concrete_kmeans import DeepConcreteKMeans
@@ -49,6 +49,8 @@ def concrete(
     X = torch.from_numpy(np.load(rows))
     warnings.simplefilter("ignore")  # two epochs make no good clusters: only the time counts
     short = {"pretrain_epochs": 1, "epochs": 1, "init": "k-means++", "random_state": 0}
+    if precision == "bfloat16":
+        short["precision"] = precision
     X = X.to(device)
     model = DeepConcreteKMeans(K, encoder=WIDTHS[1:], device=device, **short).fit(X[:2560])
     X = X.repeat(-(-n // len(X)), 1)[:n]
@@ -56,9 +58,8 @@ def concrete(
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
 
     def run() -> dict[str, Any]:
-        with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
-            for _ in range(CALLS[device]):
-                last = call(X)
+        for _ in range(CALLS[device]):
+            last = call(X)
         synchronize(device)
         return {"rows": n * CALLS[device], "results": list(last.shape)}
 

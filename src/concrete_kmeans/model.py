@@ -55,6 +55,8 @@ class Model:
     """Of each restart: what its pretrained code is worth, by :func:`starts.code_gain`."""
     kernel: Literal["gaussian", "student"] = "gaussian"
     """Eq. 5, or DEC's."""
+    low: bool = False
+    """Whether rows are encoded in bfloat16; what is computed from codes is float32 all the same."""
 
     def select(self, restart: int) -> Model:
         """The model of one restart."""
@@ -93,7 +95,9 @@ class Model:
 
             def compute(start: int, stop: int, piece: Tensor = piece) -> T:
                 own = piece[start:stop]
-                (codes,) = F.at_least_float32(self.network.encode(own))
+                with torch.autocast(own.device.type, torch.bfloat16, enabled=self.low):
+                    codes = self.network.encode(own)
+                (codes,) = F.at_least_float32(codes)
                 return function(own, codes)
 
             yield from parts(len(piece), compute)

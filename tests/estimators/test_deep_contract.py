@@ -26,6 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+import concrete_kmeans
 from concrete_kmeans import (
     DCN,
     DEC,
@@ -702,6 +703,23 @@ def test_bfloat16_is_close_to_float32(method):
     assert not np.array_equal(half.transform(easy), full.transform(easy)), "it was in effect"
     correlation = np.corrcoef(half.transform(easy).ravel(), full.transform(easy).ravel())[0, 1]
     assert correlation > 0.999
+
+
+@every_method
+def test_bfloat16_is_that_of_predict_and_of_a_saved_model(method, tmp_path):
+    """Codes of the fitted network, encoded in bfloat16 by hand."""
+    half = quick(method, precision="bfloat16").fit(X)
+    np.testing.assert_array_equal(half.predict(X), half.labels_)
+    codes = half.transform(X)
+    model = half._fitted
+    rows = model.scaling(torch.tensor(X, dtype=torch.float32))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        expected = model.network.points(model.network.encode(rows).float())[0]
+    np.testing.assert_allclose(codes, expected.numpy(), rtol=2**-6, atol=2**-6)
+    half.save(tmp_path / "model")
+    again = concrete_kmeans.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.transform(X), codes)
+    np.testing.assert_array_equal(again.predict(X), half.labels_)
 
 
 @every_method

@@ -748,7 +748,7 @@ class DeepClusterer(
         if fit.network.unit:
             fit.network.lengths.copy_(untrained(fit).mean_lengths(fit.sample))
         model = fit.model(centers.clone(), self._sigma2(fit, centers))
-        model = replace(model, kernel=self._kernel)
+        model = replace(model, kernel=self._kernel, low=self.precision == "bfloat16")
         labels, inertia, reconstruction = model.evaluate(fit.rows)
         agreement = restart_agreement(labels)
         for r in (~inertia.isfinite()).nonzero()[:, 0].tolist():

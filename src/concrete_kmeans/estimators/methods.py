@@ -129,7 +129,8 @@ class DeepConcreteKMeans(DeepClusterer):
     device : str or torch.device, default="auto"
         A tensor is computed where it is; anything else on CUDA if there is any.
     precision : {"float32", "tf32", "bfloat16", "float64"}, default="float32"
-        Of training. Distances and losses are float32 at least.
+        Of products in training; with ``"bfloat16"``, also of the encoder in ``predict`` and its
+        like. Weights, distances and losses are float32 at least.
     callbacks : list of callables, optional
         Called with a :class:`concrete_kmeans.training.Event` about once an epoch (in the joint
         phase of DEC and IDEC every 140 steps); one that returns True ends the phase.

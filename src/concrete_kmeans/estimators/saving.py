@@ -313,6 +313,7 @@ def _set_deep(estimator: Any, stored: Stored, modules: Mapping[str, Any]) -> Non
         tensors["sigma2"],
         storage.decode(config["gains"], {}),
         config["kernel"],
+        low=estimator.precision == "bfloat16",
     )
     _check_shapes(estimator, config, tensors)
     estimator.best_restart_ = best
