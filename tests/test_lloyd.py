@@ -312,6 +312,17 @@ def test_kmeans_plusplus_stack_equals_single_runs():
     assert torch.equal(own, stacked)
 
 
+@pytest.mark.parametrize("d", [3, 64, 300])
+@pytest.mark.parametrize("k", [1, 5, 8, 9])
+def test_products_of_few_and_of_many_centers_are_the_same(d, k):
+    X = torch.randn(500, d, dtype=torch.float64, generator=generators(d)[0])
+    centers = X[: 2 * k].view(2, k, d) + 0.1
+    labels, distances = assign(X, centers, max_chunk_bytes=20_000)
+    expected = torch.cdist(X.expand(2, -1, -1), centers).square().min(-1)
+    assert torch.equal(labels.long(), expected.indices)
+    torch.testing.assert_close(distances, expected.values)
+
+
 def test_kmeans_plusplus_without_memory_for_distances_gives_the_same(monkeypatch):
     X = torch.from_numpy(blobs(3000, seed=4))
     weight = torch.rand(3000, dtype=X.dtype, generator=generators(7)[0])

@@ -322,8 +322,13 @@ class _Chunks:
         out = self.scratch("distances", (R, K, B))
         if rows.ndim == 3:
             return torch.baddbmm(norms.unsqueeze(-1), centers, rows.mT, alpha=-2.0, out=out)
-        flat = centers.reshape(R * K, D)
-        torch.addmm(norms.view(-1, 1), flat, rows.mT, alpha=-2.0, out=out.view(R * K, B))
+        flat, table = centers.reshape(R * K, D), out.view(R * K, B)
+        if rows.device.type == "cpu" and D >= 64 and (8 if D <= 256 else 5) >= R * K:
+            # of few centres, rows times centres takes half the time
+            product = torch.mm(rows, flat.mT, out=self.scratch("product", (B, R * K)))
+            torch.add(norms.view(-1, 1), product.mT, alpha=-2.0, out=table)
+        else:
+            torch.addmm(norms.view(-1, 1), flat, rows.mT, alpha=-2.0, out=table)
         return out
 
     def _code(self, K: int) -> Tensor:
@@ -584,9 +589,7 @@ class _NearestOfTrials:
 
         def part(first: int, last: int) -> Tensor:
             potential = torch.zeros(R, T, dtype=torch.float64, device=self.chunks.device)
-            for c, nearest in self._distances(candidates, first, last):
-                for t in range(T if len(self.kept) else 0):
-                    self.kept[t, :, c.start : c.stop] = nearest[:, t]
+            for c, nearest in self._distances(candidates, first, last, self.kept):
                 potential += _to_float64_sum(nearest if c.weight is None else nearest * c.weight)
             return potential
 
@@ -612,14 +615,17 @@ class _NearestOfTrials:
 
         self.threads.run(self.chunks.n, self.chunks.size, part)
 
-    def _distances(self, centers: Tensor, first: int, last: int) -> Iterator[tuple[_Chunk, Tensor]]:
+    def _distances(
+        self, centers: Tensor, first: int, last: int, kept: Tensor | None = None
+    ) -> Iterator[tuple[_Chunk, Tensor]]:
         """Of each chunk, to the nearest so far or one of (R, T, D), as (R, T, B)."""
-        norms = centers.square().sum(-1)
+        norms, T = centers.square().sum(-1), centers.shape[1]
         for c in self.chunks.between(first, last):
             rows = slice(c.start, c.stop)
             partial = self.chunks.partial_distances(c.rows, centers, norms)
             partial.add_(self.chunks.squared(c).unsqueeze(-2)).clamp_(min=0.0)
-            yield c, torch.minimum(partial, self.closest[:, None, rows], out=partial)
+            out = partial if kept is None or not len(kept) else kept[:T, :, rows].transpose(0, 1)
+            yield c, torch.minimum(partial, self.closest[:, None, rows], out=out)
 
 
 # --------------------------------------------------------------------------------------------------
