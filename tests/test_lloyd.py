@@ -13,7 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, make_blobs
 
 from concrete_kmeans.data import SparseRows
-from concrete_kmeans.lloyd import _Sampler, assign, inertia, kmeans_plusplus, lloyd
+from concrete_kmeans.lloyd import _Chunks, _Sampler, assign, inertia, kmeans_plusplus, lloyd
 
 
 def generators(*seeds):
@@ -114,14 +114,15 @@ def test_ends_in_a_fixed_point_and_never_rises(n, d, k, seed, weighted):
         np.testing.assert_allclose(result.centers[0, j], mean, atol=1e-9)
 
 
-def test_threads_and_gaps_change_nothing():
+@pytest.mark.parametrize("k", [12, 53])
+def test_threads_and_gaps_change_nothing(k):
     """Many passes in which most rows are spared, against plain passes written out."""
     X = torch.from_numpy(blobs(20_000, 4, 12, seed=5))
-    start_centers = X[:12].clone()
+    start_centers = X[:k].clone()
     centers = start_centers
     for _ in range(60):
         nearest = torch.cdist(X, centers).argmin(1)
-        centers = torch.stack([X[nearest == j].mean(0) for j in range(12)])
+        centers = torch.stack([X[nearest == j].mean(0) for j in range(k)])
     threads = torch.get_num_threads()
     try:
         for count in (1, 2, 3):
@@ -131,6 +132,17 @@ def test_threads_and_gaps_change_nothing():
             assert torch.get_num_threads() == count
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("k", [1, 2, 10, 32, 33, 36, 41, 130, 1000])
+def test_nearest_is_the_arg_min_the_first_of_equals(k, dtype):
+    chunks = _Chunks(torch.zeros(7, 2, dtype=dtype), None, 1, None)
+    for ties in (2, 5, 10**6):  # few values, many columns with equal ones
+        numbers = torch.randint(-ties, ties, (3, k, 211), generator=generators(k)[0]).to(dtype)
+        expected = numbers.numpy().argmin(1)  # numpy's is the first
+        np.testing.assert_array_equal(chunks.nearest(numbers), expected)
+        np.testing.assert_array_equal(chunks.nearest(numbers[1]), expected[1])
 
 
 def test_tiny_problem_reaches_the_global_optimum():
@@ -298,6 +310,17 @@ def test_kmeans_plusplus_stack_equals_single_runs():
         assert torch.equal(stacked[r], kmeans_plusplus(X, 6, generators=generators(4 + r))[1][0])
     _, own = kmeans_plusplus(X.expand(3, -1, -1), 6, generators=generators(4, 5, 6))
     assert torch.equal(own, stacked)
+
+
+@pytest.mark.parametrize("d", [3, 64, 300])
+@pytest.mark.parametrize("k", [1, 5, 8, 9])
+def test_products_of_few_and_of_many_centers_are_the_same(d, k):
+    X = torch.randn(500, d, dtype=torch.float64, generator=generators(d)[0])
+    centers = X[: 2 * k].view(2, k, d) + 0.1
+    labels, distances = assign(X, centers, max_chunk_bytes=20_000)
+    expected = torch.cdist(X.expand(2, -1, -1), centers).square().min(-1)
+    assert torch.equal(labels.long(), expected.indices)
+    torch.testing.assert_close(distances, expected.values)
 
 
 def test_kmeans_plusplus_without_memory_for_distances_gives_the_same(monkeypatch):

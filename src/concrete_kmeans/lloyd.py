@@ -144,8 +144,9 @@ class _Threads:
 
     def __enter__(self) -> Self:
         if self.count > 1:
-            self.pool = ThreadPoolExecutor(self.count)
             torch.set_num_threads(1)
+            # the number is a thread's own: a product in one that never asked would use all cores
+            self.pool = ThreadPoolExecutor(self.count, initializer=torch.get_num_threads)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -181,6 +182,9 @@ class _Chunks:
     are moved chunk by chunk, never as a whole copy, and only where the mean is large beside the
     spread.
     """
+
+    #: Up to so many clusters, the arg min compares all of them with the least.
+    one_line = 32
 
     def __init__(self, X: Rows, weight: Tensor | None, width: int, max_bytes: int | None) -> None:
         self.every, self.n_every = X, int(X.shape[-2])  # of all processes
@@ -318,8 +322,13 @@ class _Chunks:
         out = self.scratch("distances", (R, K, B))
         if rows.ndim == 3:
             return torch.baddbmm(norms.unsqueeze(-1), centers, rows.mT, alpha=-2.0, out=out)
-        flat = centers.reshape(R * K, D)
-        torch.addmm(norms.view(-1, 1), flat, rows.mT, alpha=-2.0, out=out.view(R * K, B))
+        flat, table = centers.reshape(R * K, D), out.view(R * K, B)
+        if rows.device.type == "cpu" and D >= 64 and (8 if D <= 256 else 5) >= R * K:
+            # of few centres, rows times centres takes half the time
+            product = torch.mm(rows, flat.mT, out=self.scratch("product", (B, R * K)))
+            torch.add(norms.view(-1, 1), product.mT, alpha=-2.0, out=table)
+        else:
+            torch.addmm(norms.view(-1, 1), flat, rows.mT, alpha=-2.0, out=table)
         return out
 
     def _code(self, K: int) -> Tensor:
@@ -333,17 +342,37 @@ class _Chunks:
         """Arg min over clusters of (..., K, B), the first of equals, as (..., B) int64."""
         if partial.device.type != "cpu":
             return partial.argmin(-2)
-        # torch's arg min does not vectorise: five times slower on the CPU than to compare with the
-        # minimum and read off, by a product, which cluster it was and how many share it
-        code = self._code(partial.shape[-2])
-        is_least = self.scratch("is least", partial.shape)
-        torch.eq(partial, partial.amin(-2, keepdim=True), out=is_least)
-        which, count = (code @ is_least).unbind(-2)
+        # torch's arg min does not vectorise; to compare with the minimum does. Of many clusters, in
+        # P lines of Q and a shorter one, the least of each line and of each column say as much.
+        K = partial.shape[-2]
+        P = 1 if self.one_line >= K else math.isqrt(K)
+        Q = K // P
+        if P == 1:
+            which, count = self._place(partial, partial.amin(-2, keepdim=True))
+        else:
+            table, rest = partial[..., : P * Q, :], partial[..., P * Q :, :]
+            table = table.view(*table.shape[:-2], P, Q, -1)
+            lines, columns = table.amin(-2), table.amin(-3)  # (..., P, B), (..., Q, B)
+            if P * Q < K:
+                lines = torch.cat([lines, rest.amin(-2, keepdim=True)], -2)
+                ahead = columns[..., : K - P * Q, :]
+                torch.minimum(ahead, rest, out=ahead)
+            least = lines.amin(-2, keepdim=True)
+            which, count = self._place(columns, least)
+            line, sharing = self._place(lines, least)
+            which, count = which.add_(line, alpha=Q), count.mul_(sharing)
         labels = which.long()
         shared = count != 1.0
         if bool(shared.any()):
             labels[shared] = partial.mT[shared].argmin(-1)
         return labels
+
+    def _place(self, blocks: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+        """Where in (..., P, B) the least is, by a product, and how often: there it is the sum."""
+        is_least = self.scratch("is least", blocks.shape)
+        torch.eq(blocks, least, out=is_least)
+        which, count = (self._code(blocks.shape[-2]) @ is_least).unbind(-2)
+        return which, count
 
     def rows(self, r: int, index: Tensor, X: Rows | None = None) -> Tensor:
         """Rows (M, D) by number, of restart ``r`` where each has its own; or those of ``every``."""
@@ -560,9 +589,7 @@ class _NearestOfTrials:
 
         def part(first: int, last: int) -> Tensor:
             potential = torch.zeros(R, T, dtype=torch.float64, device=self.chunks.device)
-            for c, nearest in self._distances(candidates, first, last):
-                for t in range(T if len(self.kept) else 0):
-                    self.kept[t, :, c.start : c.stop] = nearest[:, t]
+            for c, nearest in self._distances(candidates, first, last, self.kept):
                 potential += _to_float64_sum(nearest if c.weight is None else nearest * c.weight)
             return potential
 
@@ -588,14 +615,17 @@ class _NearestOfTrials:
 
         self.threads.run(self.chunks.n, self.chunks.size, part)
 
-    def _distances(self, centers: Tensor, first: int, last: int) -> Iterator[tuple[_Chunk, Tensor]]:
+    def _distances(
+        self, centers: Tensor, first: int, last: int, kept: Tensor | None = None
+    ) -> Iterator[tuple[_Chunk, Tensor]]:
         """Of each chunk, to the nearest so far or one of (R, T, D), as (R, T, B)."""
-        norms = centers.square().sum(-1)
+        norms, T = centers.square().sum(-1), centers.shape[1]
         for c in self.chunks.between(first, last):
             rows = slice(c.start, c.stop)
             partial = self.chunks.partial_distances(c.rows, centers, norms)
             partial.add_(self.chunks.squared(c).unsqueeze(-2)).clamp_(min=0.0)
-            yield c, torch.minimum(partial, self.closest[:, None, rows], out=partial)
+            out = partial if kept is None or not len(kept) else kept[:T, :, rows].transpose(0, 1)
+            yield c, torch.minimum(partial, self.closest[:, None, rows], out=out)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -821,18 +851,12 @@ def _batched_centers(X: Rows, centers: Tensor) -> Tensor:
 
 
 class _Moves:
-    """What a thread found in its part of the rows: changes of the clusters' sums."""
+    """What a thread found in its part of the rows: changes of the sums of some restarts."""
 
     def __init__(self, R: int, K: int, D: int, device: torch.device) -> None:
         self.sums = torch.zeros(R, K, D, dtype=torch.float64, device=device)
         self.weights = torch.zeros(R, K, dtype=torch.float64, device=device)
-        self.changed: dict[int, int] = {}  # rows of a restart
-
-    def add(self, other: _Moves) -> None:
-        self.sums += other.sums
-        self.weights += other.weights
-        for r, rows in other.changed.items():
-            self.changed[r] = self.changed.get(r, 0) + rows
+        self.changed = [0] * R  # rows
 
 
 class _Partition:
@@ -842,16 +866,17 @@ class _Partition:
 
     On the CPU a pass saves three ways, none of which changes the outcome:
 
-    - The cluster of a row is looked up only where its own centre is no longer the nearest: the
-      minimum over clusters is cheaper than the arg min.
+    - Once most rows stay where they are, a pass only asks of each whether another centre is nearer
+      than its own: the minimum over clusters is cheaper than the arg min. Those with one are looked
+      up after the pass, all together.
     - Only those rows move between the sums.
     - Once few rows change, each keeps a gap: by how much its second nearest centre is farther than
       its own, at least. Moving centres use it up; until it is gone the row need not be looked at
       (the bounds of Hamerly 2010, folded into one number).
     """
 
-    #: Few rows change: less than this part of them in the pass before.
-    few = 0.1
+    #: Most rows stay, and few change: so large a part of them changed in the pass before, at most.
+    most_stay, few = 0.25, 0.1
     #: Up to so many clusters, a product with all rows of a chunk beats adding some of them.
     narrow = 32
     #: Gaps are measured again when they would last for so many passes like the last one.
@@ -861,39 +886,32 @@ class _Partition:
         self.chunks, self.threads, self.together = chunks, threads, together
         dtype, device = chunks.dtype, chunks.device
         self.labels = torch.full((R, chunks.n), -1, dtype=torch.int32, device=device)
-        self.total = _Moves(R, K, chunks.d, device)
+        self.sums = torch.zeros(R, K, chunks.d, dtype=torch.float64, device=device)
+        self.weights = self.sums.new_zeros(R, K)
+        self.moved = [chunks.n] * R  # rows of a restart that changed in the last pass
         # what rows leave behind in a sum of weights is zero to rounding only
         weight = torch.zeros((), dtype=torch.float64, device=device)
         if chunks.weight is not None:
             weight += chunks.weight.double().sum()
         self.empty_weight = 1e-12 * float(processes.sum_all(weight))
-        self.before: dict[int, int] = {}  # rows of a restart that changed in the last pass
+        self.before = [chunks.n] * R  # and in the pass before
         self.seen = torch.full((R, K, chunks.d), torch.inf, dtype=dtype, device=device)
+        self.longest = torch.zeros(R, dtype=dtype, device=device)  # squared, of the centres
         self.gaps: dict[int, Tensor] = {}  # (N,) of a restart
         self.typical_gap: dict[int, float] = {}
 
-    @property
-    def sums(self) -> Tensor:
-        """(R, K, D)."""
-        return self.total.sums
-
-    @property
-    def weights(self) -> Tensor:
-        """(R, K)."""
-        return self.total.weights
-
     def changed(self, running: Tensor) -> Tensor:
         """How many rows changed their cluster in the last iteration, for each running restart."""
-        counts = [self.total.changed[r] for r in running.tolist()]
+        counts = [self.moved[r] for r in running.tolist()]
         return processes.sum_all(torch.tensor(counts, device=running.device))
 
     def reassign(self, centers: Tensor, running: Tensor) -> None:
         """Move rows to their nearest centres."""
         for r in running.tolist():
-            self.before[r] = self.total.changed.get(r, self.chunks.n)
-            self.total.changed[r] = 0
+            self.before[r], self.moved[r] = self.moved[r], 0
         used_up = _largest_loss(self.seen, centers)  # (R, K)
         self.seen[running] = centers[running]
+        self.longest = self.seen.square().sum(-1).amax(-1)
         if centers.device.type != "cpu":
             for i in range(0, len(running), self.together):
                 self._look_at_all_on_device(running[i : i + self.together], centers)
@@ -906,8 +924,7 @@ class _Partition:
             else:
                 self._look_at(r, index, centers[r])
         for i in range(0, len(whole), self.together):
-            some = torch.tensor(whole[i : i + self.together])
-            self._look_at_all(some, centers, used_up)
+            self._look_at_all(whole[i : i + self.together], centers, used_up)
 
     def _in_doubt(self, r: int, used_up: Tensor) -> Tensor | None:
         """Rows whose gap is gone, or None if they are too many to be picked out."""
@@ -925,19 +942,23 @@ class _Partition:
         most = looking / (looking + 2.0)
         return None if len(index) > most * self.chunks.n else index
 
-    def _run(self, n: int, work: Callable[[_Moves, int, int], None]) -> None:
+    def _run(self, n: int, some: list[int], work: Callable[[_Moves, int, int], None]) -> None:
         """``work`` in threads, each with sums of its own, which are added in a fixed order."""
 
         def part(start: int, stop: int) -> _Moves:
-            R, K, D = self.sums.shape
-            moves = _Moves(R, K, D, self.chunks.device)
+            _, K, D = self.sums.shape
+            moves = _Moves(len(some), K, D, self.chunks.device)
             work(moves, start, stop)
             return moves
 
         for moves in self.threads.run(n, self.chunks.size, part):
-            self.total.add(moves)
+            self.sums[some] += moves.sums
+            self.weights[some] += moves.weights
+            for r, changed in zip(some, moves.changed, strict=True):
+                self.moved[r] += changed
 
     def _look_at(self, r: int, index: Tensor, centers: Tensor) -> None:
+        """Give some rows (M,) of a restart their nearest of its centres."""
         norms = centers.square().sum(-1)
         size = self.chunks.size
 
@@ -947,36 +968,68 @@ class _Partition:
                 rows = self.chunks.rows(r, own)
                 partial = self.chunks.partial_distances(rows, centers[None], norms[None])[0]
                 weight = None if self.chunks.weight is None else self.chunks.weight[own]
-                self._settle(moves, r, rows, weight, partial, own)
+                self._settle(moves, 0, r, rows, weight, partial, own)
+                if r in self.gaps:
+                    self._own_and_other(r, partial, own)
 
-        self._run(len(index), work)
+        self._run(len(index), [r], work)
 
-    def _look_at_all(self, whole: Tensor, centers: Tensor, used_up: Tensor) -> None:
-        for r in whole.tolist():
+    def _look_at_all(self, some: list[int], centers: Tensor, used_up: Tensor) -> None:
+        """Give all rows of some restarts their nearest centre."""
+        n = self.chunks.n
+        strays: dict[int, Tensor] = {}
+        for r in some:
             lasts = self.typical_gap.get(r, torch.inf) > self.lasting * float(used_up[r].max())
             self.gaps.pop(r, None)
-            few = self.before[r] < self.few * self.chunks.n
-            # rows of a stream cannot be picked out: each pass looks at all of them
-            if few and lasts and not self.chunks.streamed:
-                self.gaps[r] = torch.empty(self.chunks.n, dtype=centers.dtype)
-        norms = centers[whole].square().sum(-1)
+            # rows of a stream cannot be picked out: they are settled as they come
+            if self.before[r] < self.most_stay * n and not self.chunks.streamed:
+                strays[r] = torch.empty(n, dtype=torch.bool)
+                if self.before[r] < self.few * n and lasts:
+                    self.gaps[r] = torch.empty(n, dtype=centers.dtype)
+        own_centers = centers[some]
+        norms = own_centers.square().sum(-1)
 
         def work(moves: _Moves, first: int, last: int) -> None:
             for c in self.chunks.between(first, last):
-                rows = c.rows if c.rows.ndim == 2 else c.rows[whole]
-                partial = self.chunks.partial_distances(rows, centers[whole], norms)  # (R, K, B)
-                for i, r in enumerate(whole.tolist()):
-                    own = rows if rows.ndim == 2 else rows[i]
-                    self._settle(moves, r, own, c.weight, partial[i], slice(c.start, c.stop))
+                rows = c.rows if c.rows.ndim == 2 else c.rows[some]
+                partial = self.chunks.partial_distances(rows, own_centers, norms)  # (R, K, B)
+                where = slice(c.start, c.stop)
+                for i, r in enumerate(some):
+                    if r in strays:
+                        torch.gt(*self._own_and_other(r, partial[i], where), out=strays[r][where])
+                    else:
+                        own = rows if rows.ndim == 2 else rows[i]
+                        self._settle(moves, i, r, own, c.weight, partial[i], where)
 
-        self._run(self.chunks.n, work)
-        for r in whole.tolist():
+        self._run(n, some, work)
+        for r, stray in strays.items():
+            self._look_at(r, stray.nonzero().squeeze(-1), centers[r])
             if r in self.gaps:
-                self.typical_gap[r] = float(self.gaps[r].median())
+                self.typical_gap[r] = float(self.gaps[r][:: max(1, n // SAMPLE)].median())
+
+    def _own_and_other(
+        self, r: int, partial: Tensor, where: slice | Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Of (K, M), those of the rows' own clusters and the least of all, or of all others.
+
+        If the restart has gaps they are measured, and (K, M) is written over.
+        """
+        labels = self.labels[r, where].long().unsqueeze(0)
+        own = partial.gather(0, labels).squeeze(0)
+        if r not in self.gaps:
+            return own, partial.amin(0)
+        other = partial.scatter_(0, labels, torch.inf).amin(0)
+        norms = (self.chunks.norms[r] if self.chunks.batched else self.chunks.norms)[where]
+        # the expanded form is off by some units in the last place of its largest term
+        slack = (norms + self.longest[r]).mul_(8.0 * torch.finfo(norms.dtype).eps)
+        gap = (other + norms).sub_(slack).clamp_(min=0.0).sqrt_()
+        self.gaps[r][where] = gap.sub_((own + norms).add_(slack).clamp_(min=0.0).sqrt_())
+        return own, other
 
     def _settle(
         self,
         moves: _Moves,
+        i: int,
         r: int,
         rows: Tensor,
         weight: Tensor | None,
@@ -984,35 +1037,25 @@ class _Partition:
         where: slice | Tensor,
     ) -> None:
         """Give the rows (M, D) at some places their nearest centre by (K, M)."""
-        labels = self.labels[r, where].long()
-        if int(labels[0]) < 0:
-            after = labels = self.chunks.nearest(partial)
-            changed, before = None, None
-        else:
-            least = partial.amin(0)
-            own = partial.gather(0, labels.unsqueeze(0)).squeeze(0)
-            changed = (least < own).nonzero().squeeze(-1)
-            if 4 * len(changed) > len(labels):  # many columns cost more to pick out than to look up
-                after = self.chunks.nearest(partial).index_select(0, changed)
-            else:
-                after = self.chunks.nearest(partial.index_select(1, changed))
-            before = labels.index_select(0, changed)
-            labels[changed] = after
-            if r in self.gaps:
-                norms = (self.chunks.norms[r] if self.chunks.batched else self.chunks.norms)[where]
-                self.gaps[r][where] = _gaps(norms, partial, labels, least, self.seen[r])
+        after, labels = self.chunks.nearest(partial), self.labels[r, where]
+        changed = before = None
+        if int(labels[0]) >= 0:
+            changed = (after != labels).nonzero().squeeze(-1)
+            before = labels.index_select(0, changed).long()
+        self.labels[r, where] = after.int()
+        if changed is not None:
+            after = after.index_select(0, changed)
             weight = None if weight is None else weight.index_select(0, changed)
-        self.labels[r, where] = labels.int()
-        moves.changed[r] = moves.changed.get(r, 0) + len(after)
-        weights, K = moves.weights[r], len(partial)
+        moves.changed[i] += len(after)
+        weights, K = moves.weights[i], len(partial)
         exact = None if weight is None else weight.double()
         weights += torch.bincount(after, exact, minlength=K)
         if before is not None:
             weights -= torch.bincount(before, exact, minlength=K)
         if self.narrow >= K and 8 * len(after) > len(rows):
-            moves.sums[r] += self._by_product(rows, weight, K, changed, after, before)
+            moves.sums[i] += self._by_product(rows, weight, K, changed, after, before)
         else:
-            self._by_index(moves.sums[r], rows, weight, changed, after, before)
+            self._by_index(moves.sums[i], rows, weight, changed, after, before)
 
     def _by_product(
         self,
@@ -1068,7 +1111,8 @@ class _Partition:
             self.weights[running] += _to_float64_sum(delta)
             self.labels[running, c.start : c.stop] = after
             changed += (after != before).sum(-1)
-        self.total.changed.update(zip(running.tolist(), changed.tolist(), strict=True))
+        for r, rows_changed in zip(running.tolist(), changed.tolist(), strict=True):
+            self.moved[r] = rows_changed
 
     def means(self, centers: Tensor, running: Tensor) -> Tensor:
         """Eq. 3: the mean of each cluster, for the running restarts."""
@@ -1113,7 +1157,7 @@ class _Partition:
             self.sums[r, cluster] = weight * row
             self.weights[r, cluster] = weight
             self.labels[r, index] = cluster
-            self.total.changed[r] += 1
+            self.moved[r] += 1
             if r in self.gaps:
                 self.gaps[r][index] = -torch.inf
 
@@ -1156,18 +1200,6 @@ def _farthest_of_all(far: Tensor, numbers: Tensor, count: int) -> tuple[Tensor, 
     every = count * processes.size()
     far, order = processes.gather(far, every).topk(count)
     return far, processes.gather(numbers, every)[order]
-
-
-def _gaps(norms: Tensor, partial: Tensor, labels: Tensor, least: Tensor, centers: Tensor) -> Tensor:
-    """Distance of the second nearest centre less that of the nearest; writes over (K, M)."""
-    if len(partial) == 1:
-        return torch.full_like(least, torch.inf)
-    second = partial.scatter_(0, labels.long().unsqueeze(0), torch.inf).amin(0)
-    # the expanded form is off by some units in the last place of its largest term
-    largest = centers.square().sum(-1).amax()
-    slack = (norms + largest).mul_(8.0 * torch.finfo(norms.dtype).eps)
-    gap = second.add_(norms).sub_(slack).clamp_(min=0.0).sqrt_()
-    return gap.sub_(least.add_(norms).add_(slack).clamp_(min=0.0).sqrt_())
 
 
 def _largest_loss(old: Tensor, new: Tensor) -> Tensor:
