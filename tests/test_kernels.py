@@ -55,7 +55,11 @@ def near(found, expected, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("n_restarts", "n_rows", "n_in", "n_out"),
-    [(1, 256, 72, 300), (3, 70, 37, 24), (2, 33, 10, 40), (2, 1, 1, 1), (20, 200, 70, 200)],
+    [
+        *((1, 256, 72, 300), (3, 70, 37, 24), (2, 33, 10, 40), (2, 1, 1, 1), (20, 200, 70, 200)),
+        # enough for the largest tiles, and for cuBLAS; the interpreter would take minutes
+        *([(50, 256, 1100, 200)] if CUDA else []),
+    ],
 )
 class TestLayers:
     """Against the products in float64."""

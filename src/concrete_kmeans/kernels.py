@@ -1,7 +1,7 @@
 """Kernels of a training step in Triton, for CUDA: few launches and few passes over memory.
 
 Each does what a handful of torch's operations do, which remain where there is no Triton (on
-Windows, say) and are the oracle of the tests. Import it after :func:`fused.usable` said so.
+Windows, say) and are the oracle of the tests. Import it by :func:`fused.kernels_for`.
 """
 
 from __future__ import annotations
@@ -463,7 +463,7 @@ def _layer(
 def move_layer(rows: Tensor, gradient: Tensor, weight: Adam, bias: Adam, pace: Pace) -> None:
     """Adam's step for weight and bias of :func:`affine`, from its rows and its result's gradient.
 
-    The gradient of the weight is nowhere written: a fifth of the memory traffic of both.
+    The gradient of the weight is nowhere written: that would be a quarter of the traffic.
     """
     _launch_layer(rows, gradient, weight, bias, pace)
 
