@@ -35,7 +35,7 @@ REASONS = {
     "joint MNIST epoch, over": "both run the same products; only the rest can be saved",
     "joint MNIST epoch, bfloat16": "master weights, Adam and the loss stay float32",
     "joint MNIST epoch, one seed": "the profile below says where the time goes",
-    "joint MNIST epoch, 15 seeds": "gradients of weights and Adam, beside the rest, take most of it",
+    "joint MNIST epoch, 15 seeds": "gradients of weights and Adam take most of it",
     "all of Table 2": "the joint epochs; the cells' seconds are in the table itself",
     "predict": "the last layer, ten units wide, runs at a fifth of the best rate",
     "Lloyd, MNIST": "with ten centres the product runs at 40 % of the best rate, for everybody",
