@@ -226,7 +226,7 @@ def main() -> None:
     result: dict[str, Any] = {"command": "python benchmarks/lloyd.py", "cases": {}}
     print(f"Lloyd from given centres, {ITERATIONS} iterations, {chosen.device}")
     for name in chosen.cases.split(",") if chosen.cases else CASES:
-        rounds = chosen.rounds or ((1 if name == "wide" else 2) if chosen.quick else 5)
+        rounds = chosen.rounds or (1 if chosen.quick else 5)
         with tempfile.TemporaryDirectory() as folder:
             arguments = store(name, Path(folder))
             if chosen.device != "cpu":
