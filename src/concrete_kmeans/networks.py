@@ -24,6 +24,7 @@ from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
+from concrete_kmeans import products
 from concrete_kmeans.fused import kernels_for_products
 from concrete_kmeans.streams import behind, lowered, moved, use
 from concrete_kmeans.validation import check_choice, check_positive_int, check_sizes
@@ -188,6 +189,8 @@ def _affine(rows: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
     """``rows @ weight + bias``, cut at zero if asked for."""
     if kernels := kernels_for_products(rows, weight):
         return cast("Tensor", kernels.affine(rows, weight, bias, relu=relu))
+    if (fast := _each(products.linear, rows, weight.mT, bias[:, 0], relu=relu)) is not None:
+        return fast
     out = torch.baddbmm(bias.to(rows.dtype), rows, weight)
     return out.relu_() if relu else out
 
@@ -196,7 +199,8 @@ def _to_rows(gradient: Tensor, weight: Tensor, after: Tensor | None) -> Tensor:
     """Gradient for the rows of a layer; before the ReLU that gave them, if it is ``after`` one."""
     if kernels := kernels_for_products(gradient, weight):
         return cast("Tensor", kernels.to_rows(gradient, weight, after))
-    back = torch.bmm(gradient, weight.mT)
+    back = _each(products.linear, gradient, weight)
+    back = torch.bmm(gradient, weight.mT) if back is None else back
     return back if after is None else torch.ops.aten.threshold_backward(back, after, 0)
 
 
@@ -206,10 +210,20 @@ def _to_layer(rows: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return cast("tuple[Tensor, Tensor]", kernels.to_layer(rows, gradient))
     if rows.is_cuda and rows.dtype == torch.bfloat16:
         to_weight = torch.bmm(rows.mT, gradient, out_dtype=torch.float32)
+    elif (fast := _each(products.transposed, rows, gradient)) is not None:
+        to_weight = fast
     else:
         to_weight = torch.bmm(rows.mT, gradient)
         to_weight = to_weight.float() if rows.dtype == torch.bfloat16 else to_weight
     return to_weight, gradient.sum(1, keepdim=True, dtype=to_weight.dtype)
+
+
+def _each(product: Callable[..., Tensor | None], *factors: Tensor, **given: bool) -> Tensor | None:
+    """A product of each restart (R, ...), if it is faster than that of all at once."""
+    found = [product(*own, **given) for own in zip(*factors, strict=True)]
+    if len(found) == 1:
+        return None if found[0] is None else found[0].unsqueeze(0)
+    return None if None in found else torch.stack(cast("list[Tensor]", found))
 
 
 def _run(layers: Sequence[StackedLinear], rows: Tensor) -> Tensor:
@@ -221,8 +235,11 @@ def _run(layers: Sequence[StackedLinear], rows: Tensor) -> Tensor:
         relus = [layer.relu for layer in layers]
         return cast("Tensor", _Layers.apply(rows, relus, *parameters))  # type: ignore[no-untyped-call]
     for layer in layers:
-        rows = torch.baddbmm(layer.bias, rows, layer.weight)
-        rows = rows.relu_() if layer.relu else rows
+        if torch.compiler.is_compiling():  # no kernel of ours: the graph is to be read by others
+            rows = torch.baddbmm(layer.bias, rows, layer.weight)
+            rows = rows.relu_() if layer.relu else rows
+        else:
+            rows = _affine(rows, layer.weight, layer.bias, layer.relu)
     return rows
 
 

@@ -1,0 +1,71 @@
+"""Products of matrices on the CPU, by the fastest library that torch brings along.
+
+torch multiplies float32 matrices by MKL, which on CPUs of other makers than Intel leaves half of the
+width of AVX-512 unused: on a Zen 5 oneDNN, which torch calls for bfloat16 and for convolutions, is
+2.3 times as fast (``benchmarks/results/limits.json``), on a Zen 4 by 6 %. torch has no public name for its
+float32 product, so what is here checks that it is there; elsewhere torch's own operations run.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import cast
+
+import torch
+from torch import Tensor
+
+__all__ = ["linear", "transposed"]
+
+#: Multiplications from which on oneDNN is faster: to begin with takes it 10 us.
+ENOUGH = 2**20
+
+
+def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor | None:
+    """``rows @ weight.mT + bias``, cut at zero if asked for; or None where torch's own product is as good.
+
+    Rows are (B, in), weights (out, in), the bias is (out,). For tensors that need no gradient; in
+    float32, rounded as any other product is.
+
+    Examples
+    --------
+    >>> linear(torch.ones(2, 2), torch.ones(2, 2)) is None  # too small
+    True
+    """
+    if not _fits(rows, weight):
+        return None
+    after = "relu" if relu else "none"
+    out = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, after, [], "")  # noqa: SLF001
+    return cast("Tensor", out)
+
+
+def transposed(left: Tensor, right: Tensor) -> Tensor | None:
+    """``left.mT @ right`` of (B, M) and (B, N), contiguous; or None, as :func:`linear`."""
+    if right.shape[1] >= left.shape[1]:
+        return linear(left.mT, right.mT)
+    turned = linear(right.mT, left.mT)  # with the longer side along the rows it is faster
+    return None if turned is None else turned.mT.contiguous()
+
+
+def _fits(rows: Tensor, weight: Tensor) -> bool:
+    return (
+        rows.dtype == weight.dtype == torch.float32
+        and rows.device.type == "cpu"
+        and rows.numel() * len(weight) >= ENOUGH
+        and 1 in rows.stride()
+        and 1 in weight.stride()
+        and _is_there()
+        and torch.backends.mkldnn.enabled
+    )
+
+
+@functools.cache
+def _is_there() -> bool:
+    """Whether torch has that product, and the CPU what it gains by."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    rows, weight = torch.ones(2, 3), torch.ones(4, 3)
+    try:
+        out = torch.ops.mkldnn._linear_pointwise(rows, weight, None, "none", [], "")
+    except (AttributeError, RuntimeError, TypeError):  # another torch has another name for it
+        return False
+    return bool((out == 3.0).all())
