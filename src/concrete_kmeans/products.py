@@ -1,9 +1,9 @@
 """Products of matrices on the CPU, by the fastest library that torch brings along.
 
-torch multiplies float32 matrices by MKL, which on CPUs of other makers than Intel leaves half of the
-width of AVX-512 unused: on a Zen 5 oneDNN, which torch calls for bfloat16 and for convolutions, is
-2.3 times as fast (``benchmarks/results/limits.json``), on a Zen 4 by 6 %. torch has no public name for its
-float32 product, so what is here checks that it is there; elsewhere torch's own operations run.
+torch multiplies float32 matrices by MKL, which uses half the width of AVX-512 on CPUs of other
+makers than Intel. oneDNN, which torch calls for bfloat16 and for convolutions, uses all of it: on a
+Zen 5 it is 2.3 times as fast (``benchmarks/results/limits.json``). torch has no public name for its
+float32 product: :func:`linear` looks whether it is there; where it is not, torch's own remains.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from torch import Tensor
 
 __all__ = ["linear", "transposed"]
 
-#: Multiplications from which on oneDNN is faster: to begin with takes it 10 us.
+#: Multiplications from which on it is faster: a call takes 10 us more than one of torch's.
 ENOUGH = 2**20
+#: Columns that are worth a vector of their own.
+NARROW = 32
 
 
-def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor | None:
-    """``rows @ weight.mT + bias``, cut at zero if asked for; or None where torch's own product is as good.
+def linear(
+    rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False
+) -> Tensor | None:
+    """``rows @ weight.mT + bias``, cut at zero if asked for; None where torch is to compute it.
 
     Rows are (B, in), weights (out, in), the bias is (out,). For tensors that need no gradient; in
-    float32, rounded as any other product is.
+    float32, with the rounding errors of any other product.
 
     Examples
     --------
@@ -40,9 +44,9 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bo
 
 def transposed(left: Tensor, right: Tensor) -> Tensor | None:
     """``left.mT @ right`` of (B, M) and (B, N), contiguous; or None, as :func:`linear`."""
-    if right.shape[1] >= left.shape[1]:
-        return linear(left.mT, right.mT)
-    turned = linear(right.mT, left.mT)  # with the longer side along the rows it is faster
+    if right.shape[1] >= NARROW:
+        return linear(left.mT.contiguous(), right.mT)  # the copy saves a third of a wide product
+    turned = linear(right.mT, left.mT)  # of few columns, their own product takes eight times as long
     return None if turned is None else turned.mT.contiguous()
 
 
@@ -54,7 +58,7 @@ def _fits(rows: Tensor, weight: Tensor) -> bool:
         and 1 in rows.stride()
         and 1 in weight.stride()
         and _is_there()
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
     )
 
 
@@ -65,7 +69,7 @@ def _is_there() -> bool:
         return False
     rows, weight = torch.ones(2, 3), torch.ones(4, 3)
     try:
-        out = torch.ops.mkldnn._linear_pointwise(rows, weight, None, "none", [], "")
+        out = torch.ops.mkldnn._linear_pointwise(rows, weight, None, "none", [], "")  # noqa: SLF001
     except (AttributeError, RuntimeError, TypeError):  # another torch has another name for it
         return False
     return bool((out == 3.0).all())
