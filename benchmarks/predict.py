@@ -20,6 +20,8 @@ from limits import limit_of, product_rate
 from measure import best_seconds, compare, parser, serve, synchronize, timed, write
 
 WIDTHS, K = (784, 500, 500, 2000, 10), 10
+#: What a contender's name has that is not for a device.
+ON = {"cpu": "tf32", "cuda": "torch.mm"}
 #: Rows of one call, and how many calls make a measurement, by device.
 ROWS, CALLS = {"cpu": 70_000, "cuda": 1_000_000}, {"cpu": 1, "cuda": 10}
 
@@ -33,8 +35,14 @@ def arithmetic(n_rows: int) -> float:
 # ------------------------------------------------------------------ inside a contender's process
 
 
-def product(rows: str, device: str, n: int, precision: str) -> dict[str, Any]:  # noqa: ARG001
-    rate = product_rate(precision, device)
+def product(
+    rows: str,  # noqa: ARG001
+    device: str,
+    n: int,
+    precision: str = "float32",
+    only_torch: bool = False,
+) -> dict[str, Any]:
+    rate = product_rate(precision, device, only_torch=only_torch)
     return {"seconds": arithmetic(n * CALLS[device]) / rate, "extra_mb": 0.0, "flops_per_s": rate}
 
 
@@ -93,7 +101,8 @@ def plain(rows: str, device: str, n: int) -> dict[str, Any]:
 
 
 CONTENDERS = {
-    "product": partial(product, precision="float32"),
+    "product": partial(product),
+    "product, torch.mm": partial(product, only_torch=True),
     "product, tf32": partial(product, precision="tf32"),
     "product, bfloat16": partial(product, precision="bfloat16"),
     "concrete-kmeans": partial(concrete),
@@ -122,7 +131,7 @@ def main() -> None:
         np.save(path, X)
         rounds = chosen.rounds or (1 if chosen.quick else 3)
         arguments = {"rows": str(path), "device": chosen.device, "n": n}
-        asked = [name for name in CONTENDERS if chosen.device != "cpu" or "tf32" not in name]
+        asked = [name for name in CONTENDERS if ON[chosen.device] not in name]
         found = compare(__file__, asked, arguments, rounds=rounds, timeout=600)
     for name, row in found.items():
         if "error" in row:

@@ -45,6 +45,19 @@ def fraction(name: str, least: float) -> Callable[[Result], Found]:
     return look
 
 
+def of_torch(name: str, least: float) -> Callable[[Result], Found]:
+    """Of the rate of ``torch.mm``, as the seconds it would take for the same products."""
+
+    def look(result: Result) -> Found:
+        ours, theirs = _row(result, name), _row(result, "product, torch.mm")
+        if not (ours and theirs):
+            return None
+        part = theirs["seconds"] / ours["seconds"]
+        return f"{100 * part:.0f} %", part >= least
+
+    return look
+
+
 def times(name: str, peer: str, least: float) -> Callable[[Result], Found]:
     """As fast as a peer."""
 
@@ -130,7 +143,12 @@ def _targets() -> list[Target]:
     cpu = [
         Target(f"joint MNIST epoch, {what}", target, "training", "cpu", look)
         for what, target, look in (
-            ("float32: of the product's rate", "≥ 88 %", fraction("concrete-kmeans", 0.88)),
+            ("float32: of torch.mm's rate", "≥ 88 %", of_torch("concrete-kmeans", 0.88)),
+            (
+                "float32: of the best product's rate",
+                "≥ 88 %",
+                fraction("concrete-kmeans", 0.88),
+            ),
             (
                 "float32: over the plain loop",
                 "≥ 1.25 times",
@@ -173,9 +191,12 @@ def _targets() -> list[Target]:
         )
     )
     predict = [
-        Target("predict: of the product's rate", f"≥ {least} %", "predict", device, look)
-        for device, least in (("cpu", 85), ("cuda", 60))
-        for look in (fraction("concrete-kmeans", least / 100),)
+        Target(f"predict: of {whose} rate", f"≥ {least} %", "predict", device, look)
+        for device, whose, least, look in (
+            ("cpu", "torch.mm's", 85, of_torch("concrete-kmeans", 0.85)),
+            ("cpu", "the best product's", 85, fraction("concrete-kmeans", 0.85)),
+            ("cuda", "the best product's", 60, fraction("concrete-kmeans", 0.6)),
+        )
     ]
     lloyd: list[Target] = []
     shallow: list[Target] = []

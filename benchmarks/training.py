@@ -48,9 +48,12 @@ def _epoch(seconds: list[float], n_rows: int, seeds: int = 1) -> dict[str, Any]:
     }
 
 
-def product(rows: str, device: str = "cpu", precision: str = "float32") -> dict[str, Any]:
+def product(
+    rows: str, device: str = "cpu", precision: str = "float32", only_torch: bool = False
+) -> dict[str, Any]:
     """The best rate of a matrix product, and of copying memory."""
-    n_rows, rate = len(np.load(rows, mmap_mode="r")), product_rate(precision, device)
+    n_rows = len(np.load(rows, mmap_mode="r"))
+    rate = product_rate(precision, device, only_torch=only_torch)
     about = {"flops_per_s": rate, "copy_bytes_per_s": copy_rate(device)}
     return _epoch([arithmetic(n_rows) / rate], n_rows) | about
 
@@ -139,6 +142,7 @@ def clustpy(rows: str, device: str, name: str) -> dict[str, Any]:  # noqa: ARG00
 
 ON_CPU = {
     "product": partial(product),
+    "product, torch.mm": partial(product, only_torch=True),
     "product, bfloat16": partial(product, precision="bfloat16"),
     "concrete-kmeans": partial(concrete),
     "concrete-kmeans, bfloat16": partial(concrete, precision="bfloat16"),

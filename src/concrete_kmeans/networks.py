@@ -189,9 +189,10 @@ def _affine(rows: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
     """``rows @ weight + bias``, cut at zero if asked for."""
     if kernels := kernels_for_products(rows, weight):
         return cast("Tensor", kernels.affine(rows, weight, bias, relu=relu))
+    bias = bias.to(rows.dtype)
     if (fast := _each(products.linear, rows, weight.mT, bias[:, 0], relu=relu)) is not None:
         return fast
-    out = torch.baddbmm(bias.to(rows.dtype), rows, weight)
+    out = torch.baddbmm(bias, rows, weight)
     return out.relu_() if relu else out
 
 
@@ -235,11 +236,12 @@ def _run(layers: Sequence[StackedLinear], rows: Tensor) -> Tensor:
         relus = [layer.relu for layer in layers]
         return cast("Tensor", _Layers.apply(rows, relus, *parameters))  # type: ignore[no-untyped-call]
     for layer in layers:
-        if torch.compiler.is_compiling():  # no kernel of ours: the graph is to be read by others
+        if torch.compiler.is_compiling():  # into torch's own operations, which others can read
             rows = torch.baddbmm(layer.bias, rows, layer.weight)
             rows = rows.relu_() if layer.relu else rows
         else:
-            rows = _affine(rows, layer.weight, layer.bias, layer.relu)
+            dtype = _dtype_of(layer.weight)
+            rows = _affine(rows.to(dtype), layer.weight.to(dtype), layer.bias, layer.relu)
     return rows
 
 

@@ -18,6 +18,8 @@ __all__ = ["linear", "transposed"]
 
 #: Multiplications from which on it is faster: a call takes 10 us more than one of torch's.
 ENOUGH = 2**20
+#: In bfloat16, which torch multiplies by oneDNN as well, bias and ReLU cost no pass of their own.
+DTYPES = (torch.float32, torch.bfloat16)
 #: Columns that are worth a vector of their own.
 NARROW = 32
 
@@ -27,8 +29,8 @@ def linear(
 ) -> Tensor | None:
     """``rows @ weight.mT + bias``, cut at zero if asked for; None where torch is to compute it.
 
-    Rows are (B, in), weights (out, in), the bias is (out,). For tensors that need no gradient; in
-    float32, with the rounding errors of any other product.
+    Rows are (B, in), weights (out, in), the bias is (out,), all of one dtype. For tensors that
+    need no gradient; in float32, with the rounding errors of any other product.
 
     Examples
     --------
@@ -44,19 +46,25 @@ def linear(
 
 def transposed(left: Tensor, right: Tensor) -> Tensor | None:
     """``left.mT @ right`` of (B, M) and (B, N), contiguous; or None, as :func:`linear`."""
+    if left.dtype != torch.float32:
+        return None
     if right.shape[1] >= NARROW:
         return linear(left.mT.contiguous(), right.mT)  # the copy saves a third of a wide product
-    turned = linear(right.mT, left.mT)  # of few columns, their own product takes eight times as long
+    turned = linear(
+        right.mT, left.mT
+    )  # of few columns, their own product takes eight times as long
     return None if turned is None else turned.mT.contiguous()
 
 
 def _fits(rows: Tensor, weight: Tensor) -> bool:
     return (
-        rows.dtype == weight.dtype == torch.float32
+        rows.dtype == weight.dtype
+        and rows.dtype in DTYPES
         and rows.device.type == "cpu"
         and rows.numel() * len(weight) >= ENOUGH
         and 1 in rows.stride()
-        and 1 in weight.stride()
+        # weights with gaps between their lines would be multiplied by a plain loop
+        and (weight.is_contiguous() or weight.mT.is_contiguous())
         and _is_there()
         and bool(torch.backends.mkldnn.enabled)
     )
