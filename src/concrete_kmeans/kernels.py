@@ -252,7 +252,9 @@ def _tile(tiles: _Tiles, n_restarts: int, n_rows: int, n_columns: int, depth: in
             break
     deep = depth >= 1024 and chosen.warps == 8
     return chosen._replace(
-        columns=min(chosen.columns, _power(n_columns)), stages=4 if deep else chosen.stages
+        columns=min(chosen.columns, _power(n_columns)),
+        depth=min(chosen.depth, _power(depth)),
+        stages=4 if deep else chosen.stages,
     )
 
 
@@ -488,7 +490,9 @@ def _launch_layer(
     tile = tile._replace(
         rows=min(tile.rows, _power(n_in)), columns=min(tile.columns, _power(n_out))
     )
-    moves, ahead = pace is not None, rows.is_cuda and weight.parameter.numel() >= NO_CACHE
+    moves = pace is not None
+    # in bfloat16 the product is short: what is fetched ahead of it is in the way of its own factors
+    ahead = rows.is_cuda and rows.dtype == torch.float32 and weight.parameter.numel() >= NO_CACHE
     pace = pace or Pace(bias.parameter, (0.0, 0.0), 0.0)
     _layer[(triton.cdiv(n_in, tile.rows) * triton.cdiv(n_out, tile.columns), R)](
         rows, gradient, *weight[:3], weight.parameter if weight.copy is None else weight.copy,
@@ -503,7 +507,7 @@ def _launch_layer(
 #: Weights from which on Adam's memory does not fit in a device's cache.
 NO_CACHE = 2**22
 #: Measured as those above.
-LAYER = {torch.bfloat16: Tile(64, 64, 32, 8, 4), torch.float32: Tile(64, 32, 32, 4, 3)}
+LAYER = {torch.bfloat16: Tile(64, 64, 64, 8, 3), torch.float32: Tile(64, 32, 32, 4, 3)}
 
 
 # ------------------------------------------------------------------------------------- assignment

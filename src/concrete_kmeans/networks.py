@@ -44,6 +44,8 @@ Stacking = Literal["vmap", "loop"]
 Network: TypeAlias = str | Sequence[int] | nn.Module | Callable[[], nn.Module]
 
 CODE_SIZE = 10
+#: Units from which on the gradient of a layer's weights fills a GPU.
+SMALL = 64
 HIDDEN = (500, 500)
 # Guo et al. (2017), "Deep clustering with convolutional autoencoders".
 CHANNELS = (32, 64, 128)
@@ -175,7 +177,10 @@ class _Layers(torch.autograd.Function):
             if i or ctx.needs_input_grad[0]:
                 back = _to_rows(here, weights[i], rows if i and ctx.relus[i - 1] else None)
             # after all that reads the weight; the last one, where nothing else is left to do
-            with contextlib.nullcontext() if back is None else behind(ctx.used[i], rows, here):
+            small = min(rows.shape[2], here.shape[2]) < SMALL
+            with contextlib.nullcontext() if back is None else behind(
+                ctx.used[i], rows, here, small=small
+            ):
                 both = ctx.used[i], ctx.biases[i]
                 if kernels_for_products(rows, here) and moved(*both, rows, here):
                     to_parameters[:0] = None, None

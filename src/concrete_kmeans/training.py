@@ -377,7 +377,8 @@ class _Recorded:
                 for generator in self.step.generators:
                     graph.register_generator_state(generator)
             with torch.cuda.graph(graph, stream=self.stream):
-                parts = torch.cat([self._take(place) for place in range(n)])
+                taken = [self._take(place) for place in range(n)]
+                parts = torch.cat(taken) if n > 1 else taken[0]
             self.graphs[n] = graph, parts
         return self.graphs[n]
 
@@ -461,7 +462,9 @@ class _Run:
         told = self.callbacks if processes.first() else ()
         ask_to_stop = [callback(event) is True for callback in told]
         if monitor is not None and bool(self.running.any()):
-            verdict = self._agreed(monitor.check(step, self.running))
+            with _autocast(self.settings.precision, self.running.device):
+                seen = monitor.check(step, self.running)
+            verdict = self._agreed(seen)
             discard = verdict.discard & self.running
             self.collapsed |= discard
             self.running &= ~discard
