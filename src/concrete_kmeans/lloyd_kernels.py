@@ -594,4 +594,4 @@ def try_out(device: str) -> None:
         for whole in (True, False):
             one.look(which, whole=whole)
             one.move(which, whole=whole)
-        one.means(centers, which)
+            one.means(centers, which)
