@@ -1,7 +1,7 @@
 """Lloyd's algorithm from the same centres: seconds an iteration, against every peer.
 
-``python benchmarks/lloyd.py`` writes ``results/lloyd.json``. With ``--device cuda`` the peer is a
-plain loop of torch's operations, chunked so that it fits.
+``python benchmarks/lloyd.py`` writes ``results/lloyd.json``. With ``--device cuda`` the peers are
+flash-kmeans and a plain loop of torch's operations, chunked so that it fits.
 """
 
 from __future__ import annotations
@@ -174,6 +174,37 @@ def torch_kmeans(rows: str, centers: str, k: int) -> dict[str, Any]:
     return timed(run)
 
 
+def flash_kmeans(rows: str, centers: str, k: int, device: str = "cuda") -> dict[str, Any]:
+    """In TF32, as it multiplies float32; the inertia is that of the centres, labelled anew."""
+    import flash_kmeans as library
+    import torch
+
+    X, C = _tensors(rows, centers, device)
+
+    def iterate(steps: int) -> tuple[Any, Any]:
+        # no shift of centres is below a tolerance of zero: all steps are taken
+        _, found, taken = library.batch_kmeans_Euclid(
+            X[None], k, max_iters=steps, tol=0.0, init_centroids=C[None].clone()
+        )
+        return found[0], taken
+
+    def labels_of(centers: torch.Tensor) -> torch.Tensor:
+        from flash_kmeans.assign_euclid_triton import euclid_assign_triton
+
+        squared = X.square().sum(-1)[None]
+        return euclid_assign_triton(X[None], centers[None], squared)[0].long()
+
+    labels_of(iterate(2)[0])
+    synchronize(device)
+
+    def run() -> dict[str, Any]:
+        found, taken = iterate(ITERATIONS)
+        distance = (X - found[labels_of(found)]).square().sum(dtype=torch.float64)
+        return {"iterations": int(taken), "inertia": float(distance)}
+
+    return timed(run)
+
+
 CONTENDERS = {
     "concrete-kmeans": concrete_kmeans,
     "scikit-learn": scikit_learn,
@@ -182,8 +213,11 @@ CONTENDERS = {
     "fast-pytorch-kmeans": fast_pytorch_kmeans,
     "kmeans-pytorch": kmeans_pytorch,
     "torch-kmeans": torch_kmeans,
+    "flash-kmeans": flash_kmeans,
     "plain torch": plain_torch,
 }
+#: Who runs on a GPU.
+ON_CUDA = ("concrete-kmeans", "flash-kmeans", "plain torch")
 #: Those that are far behind: not asked in a quick run.
 SLOW = ("kmeans-pytorch", "torch-kmeans")
 
@@ -193,8 +227,8 @@ def chosen_contenders(only: str | None, device: str, quick: bool) -> list[str]:
     if only:
         return only.split(",")
     if device != "cpu":
-        return ["concrete-kmeans", "plain torch"]
-    left_out = {"plain torch", *(SLOW if quick else ())}
+        return list(ON_CUDA)
+    left_out = {"flash-kmeans", "plain torch", *(SLOW if quick else ())}
     return [name for name in CONTENDERS if name not in left_out]
 
 

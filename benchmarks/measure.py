@@ -35,6 +35,8 @@ PACKAGES = (
     "torch-kmeans",
     "clustpy",
 )
+#: Of peers that run on a GPU only.
+CUDA_PACKAGES = ("triton", "flash-kmeans")
 
 
 def machine() -> dict[str, Any]:
@@ -50,7 +52,7 @@ def machine() -> dict[str, Any]:
         else []
     )
     versions = {"python": platform.python_version(), "concrete-kmeans": concrete_kmeans.__version__}
-    for package in PACKAGES:
+    for package in PACKAGES + (CUDA_PACKAGES if torch.cuda.is_available() else ()):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

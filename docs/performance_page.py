@@ -64,7 +64,7 @@ def machine(result: Result) -> str:
     where = where or f"{about['cores']} cores, {about['cpu']}"
     versions = ", ".join(
         f"{name} {about['versions'][name]}"
-        for name in ("torch", "scikit-learn", "faiss-cpu", "clustpy")
+        for name in ("torch", "scikit-learn", "faiss-cpu", "flash-kmeans", "clustpy")
         if about["versions"].get(name, "not installed") != "not installed"
     )
     text = f"{where}; {versions}; {about['date']}; `{result['command']}`."

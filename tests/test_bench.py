@@ -110,6 +110,14 @@ def test_contenders_of_lloyd_find_the_same(benchmark, tmp_path):
     assert all(row["seconds"] > 0 and row["extra_mb"] >= 0 for row in found)
 
 
+def test_contenders_of_lloyd_on_each_device(benchmark):
+    lloyd = benchmark("lloyd")
+    on_cuda = lloyd.chosen_contenders(None, "cuda", quick=False)
+    assert on_cuda == ["concrete-kmeans", "flash-kmeans", "plain torch"]
+    on_cpu = lloyd.chosen_contenders(None, "cpu", quick=False)
+    assert set(lloyd.CONTENDERS) - set(on_cpu) == {"flash-kmeans", "plain torch"}
+
+
 def test_a_peer_that_is_missing_or_fails_is_named(benchmark, tmp_path):
     measure = benchmark("measure")
     script = tmp_path / "script.py"

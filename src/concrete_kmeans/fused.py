@@ -1,4 +1,4 @@
-"""Which kernels a training step runs: those of :mod:`kernels` on CUDA, torch's own elsewhere."""
+"""Which kernels run: on CUDA those of :mod:`kernels` and :mod:`lloyd_kernels`, else torch's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-__all__ = ["kernels_for", "kernels_for_products"]
+__all__ = ["kernels_for", "kernels_for_lloyd", "kernels_for_products"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +55,35 @@ def _has_room(device: torch.device) -> bool:
             room,
         )
     return bool(room >= SHARED_MEMORY)
+
+
+def kernels_for_lloyd(rows: object) -> ModuleType | None:
+    """:mod:`lloyd_kernels`, if it can work on the rows; None for torch's own operations.
+
+    Examples
+    --------
+    >>> kernels_for_lloyd(torch.zeros(3, 2)) is None
+    True
+    """
+    if not (isinstance(rows, Tensor) and rows.is_cuda and rows.dtype == torch.float32):
+        return None
+    return _lloyd_kernels() if rows.shape[-2] < 2**31 else None  # what it counts by
+
+
+@functools.cache
+def _lloyd_kernels() -> ModuleType | None:
+    try:
+        kernels = importlib.import_module("concrete_kmeans.lloyd_kernels")
+        kernels.try_out("cuda")
+    except Exception as error:  # noqa: BLE001  # as below
+        logger.warning(
+            "Lloyd's algorithm on CUDA runs torch's own kernels, which take longer: Triton's do "
+            "not run here (%s: %s)",
+            type(error).__name__,
+            error,
+        )
+        return None
+    return kernels
 
 
 @functools.cache

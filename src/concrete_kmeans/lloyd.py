@@ -16,13 +16,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from types import ModuleType
 from typing import NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from concrete_kmeans import processes
+from concrete_kmeans import fused, processes
 from concrete_kmeans.memory import Parts
 from concrete_kmeans.modes import plain
 from concrete_kmeans.reading import read_ahead
@@ -58,6 +59,8 @@ SAMPLE, SAMPLE_RUNS = 1024, 16
 #: The inertia is taken from the clusters' sums where it is at least this part of the rows' squared
 #: lengths, of which it is the difference; below, digits would be lost.
 KEEPS_DIGITS = 0.1
+#: Weights keep their digits in fixed point where the least is more than this part of the largest.
+UNEVEN = 2.0**-16
 
 
 class RowSource(Protocol):
@@ -682,19 +685,17 @@ def lloyd(
     together = max(1, min(R, block // (FEWEST_ROWS * K * X.dtype.itemsize)))
     chunks = _Chunks(X, sample_weight, together * K, max_chunk_bytes)
     centers = chunks.moved(centers).clone()
-    n_iter = torch.zeros(R, dtype=torch.int64, device=X.device)
+    n_iter = torch.full((R,), max_iter, device=X.device)
     running = torch.arange(R, device=X.device)
     with _Threads(X.device) as threads:
         energy, variance = chunks.measure(threads, with_variance=tol > 0.0)
         threshold = tol * variance.expand(R)
-        state = _Partition(chunks, R, K, threads, together)
-        for _ in range(max_iter):
-            n_iter[running] += 1
-            state.reassign(centers, running)  # Eq. 2
-            moved = state.means(centers, running)  # Eq. 3
-            shift = (moved - centers[running]).double().square().sum((-2, -1))
-            centers[running] = moved
-            running = running[(state.changed(running) > 0) & (shift > threshold[running])]
+        state = _partition(chunks, R, K, threads, together)
+        for i in range(1, max_iter + 1):
+            before, running = running, state.iterate(centers, running, threshold)
+            if len(running) < len(before):
+                n_iter[before] = i
+                n_iter[running] = max_iter
             if not len(running):
                 break
         state.reassign(centers, torch.arange(R, device=X.device))
@@ -900,6 +901,14 @@ class _Partition:
         self.gaps: dict[int, Tensor] = {}  # (N,) of a restart
         self.typical_gap: dict[int, float] = {}
 
+    def iterate(self, centers: Tensor, running: Tensor, threshold: Tensor) -> Tensor:
+        """Move rows, then centres (R, K, D); returns the restarts that have not converged."""
+        self.reassign(centers, running)  # Eq. 2
+        moved = self.means(centers, running)  # Eq. 3
+        shift = (moved - centers[running]).double().square().sum((-2, -1))
+        centers[running] = moved
+        return running[(self.changed(running) > 0) & (shift > threshold[running])]
+
     def changed(self, running: Tensor) -> Tensor:
         """How many rows changed their cluster in the last iteration, for each running restart."""
         counts = [self.moved[r] for r in running.tolist()]
@@ -909,13 +918,13 @@ class _Partition:
         """Move rows to their nearest centres."""
         for r in running.tolist():
             self.before[r], self.moved[r] = self.moved[r], 0
-        used_up = _largest_loss(self.seen, centers)  # (R, K)
-        self.seen[running] = centers[running]
-        self.longest = self.seen.square().sum(-1).amax(-1)
         if centers.device.type != "cpu":
             for i in range(0, len(running), self.together):
                 self._look_at_all_on_device(running[i : i + self.together], centers)
             return
+        used_up = _largest_loss(self.seen, centers)  # (R, K)
+        self.seen[running] = centers[running]
+        self.longest = self.seen.square().sum(-1).amax(-1)
         whole = []
         for r in running.tolist():
             index = self._in_doubt(r, used_up[r])
@@ -1188,6 +1197,96 @@ class _Partition:
                 seen.add(tuple(row))
                 distinct.append(place)
         return distinct
+
+
+class _FusedPartition(_Partition):
+    """The same on CUDA, by the kernels of :mod:`lloyd_kernels`: all rows at once.
+
+    The host waits for the device once an iteration, to learn which restarts go on.
+    """
+
+    def __init__(
+        self,
+        kernels: ModuleType,
+        chunks: _Chunks,
+        R: int,
+        K: int,
+        threads: _Threads,
+        together: int,
+    ) -> None:
+        super().__init__(chunks, R, K, threads, together)
+        self.fixed = kernels.Pass(
+            chunks.X, chunks.shift, chunks.weight, self.labels, K, self.empty_weight
+        )
+        self.running = torch.empty(0)
+        self.numbers: list[int] = []  # of those restarts
+        self.thresholds: list[float] = []
+
+    def iterate(self, centers: Tensor, running: Tensor, threshold: Tensor) -> Tensor:
+        """As that of other devices."""
+        if processes.many():
+            return super().iterate(centers, running, threshold)
+        if running is not self.running:  # else the last call has done this
+            self.running, self.numbers = running, running.tolist()
+            self.thresholds = threshold[running].tolist()
+            self.fixed.prepare(centers, running)
+        self._look(self.numbers, running)  # Eq. 2
+        told = self.fixed.means(centers, running)  # Eq. 3
+        for r, changed in zip(self.numbers, told[:, -1].tolist(), strict=True):
+            self.moved[r] = int(changed)
+        if bool((told < 0.0).any()):
+            told = self._means_of_refilled(centers, running, told[:, :-1] < 0.0)
+        shifts = told[:, :-1].clamp_(min=0.0).sum(-1).tolist()
+        goes_on = [
+            self.moved[r] > 0 and shift > least
+            for r, shift, least in zip(self.numbers, shifts, self.thresholds, strict=True)
+        ]
+        return running if all(goes_on) else running[torch.tensor(goes_on, device=running.device)]
+
+    def _means_of_refilled(self, centers: Tensor, running: Tensor, empty: Tensor) -> Tensor:
+        centers[running] = self.fixed.previous[running]
+        self.sums[running], self.weights[running] = self.fixed.floats(running)
+        for r, own in zip(self.numbers, empty, strict=True):
+            self._refill(centers, r, own.nonzero().squeeze(-1).tolist())
+        told: Tensor = self.fixed.means(centers, running)
+        return told
+
+    def reassign(self, centers: Tensor, running: Tensor) -> None:
+        """Move rows to their nearest centres."""
+        numbers = running.tolist()
+        self.fixed.prepare(centers, running)
+        self._look(numbers, running)
+        for r, changed in zip(numbers, self.fixed.take_changed(running), strict=True):
+            self.moved[r] = changed
+        self.sums[running], self.weights[running] = self.fixed.floats(running)
+
+    def _look(self, numbers: list[int], running: Tensor) -> None:
+        whole = self.fixed.many(sum(self.moved[r] for r in numbers), len(numbers) * self.chunks.n)
+        self.fixed.look(running, whole=whole)
+        self.fixed.move(running, whole=whole)
+
+    def _refill(self, centers: Tensor, r: int, empty: list[int]) -> None:
+        before = self.labels[r].clone()
+        super()._refill(centers, r, empty)
+        index = (self.labels[r] != before).nonzero().squeeze(-1)
+        self.fixed.put(r, index, before[index], self.chunks.rows(r, index))
+        one = torch.tensor([r], device=centers.device)
+        self.sums[one], self.weights[one] = self.fixed.floats(one)
+
+
+def _partition(chunks: _Chunks, R: int, K: int, threads: _Threads, together: int) -> _Partition:
+    kernels = fused.kernels_for_lloyd(chunks.X)
+    if kernels is None or not _even(chunks.weight):
+        return _Partition(chunks, R, K, threads, together)
+    return _FusedPartition(kernels, chunks, R, K, threads, together)
+
+
+def _even(weight: Tensor | None) -> bool:
+    """Whether fixed point, with one unit for all, keeps the digits of the smallest of them."""
+    if weight is None:
+        return True
+    positive = weight[weight > 0.0]
+    return bool(len(positive)) and bool(positive.min() > UNEVEN * positive.max())
 
 
 def _farthest_of_all(far: Tensor, numbers: Tensor, count: int) -> tuple[Tensor, Tensor]:
