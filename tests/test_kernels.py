@@ -287,6 +287,20 @@ def test_hooks_are_gone_after_training(draw, monkeypatch):
 
 
 @cuda_only
+@pytest.mark.parametrize("kind", ["tf32", "bfloat16"])
+def test_rows_may_lie_anyhow(draw, kind, monkeypatch):
+    """Codes without gradients, of rows with gaps between their numbers."""
+    network = build_autoencoder((300, 4), "auto", (12,), seeds=[0, 1], device=DEVICE)
+    rows = draw(40, 24)[:, ::2]
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", kind == "tf32")
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=kind == "bfloat16"):
+        codes, same = network.encode(rows), network.encode(rows.contiguous())
+    expected = network.double().encode(rows.double())
+    assert torch.equal(codes, same)
+    near(codes, expected, torch.bfloat16)
+
+
+@cuda_only
 def test_kernels_are_taken_on_cuda_alone(draw):
     assert fused.kernels_for(draw(3)) is not None
     assert fused.kernels_for(draw(3).double()) is None

@@ -401,8 +401,8 @@ def tiles_for(n_rows: int, n_clusters: int, n_features: int) -> Tiles:
 #: Programs that fill a device: eight for each multiprocessor of an H200.
 PROGRAMS = 8 * 132
 #: Rows are added up by products where more of them moved in the pass before than this part, and
-#: this part for each cluster: with ten clusters all of MNIST's take 0.08 ms by products and 0.32 one
-#: by one, with a thousand 200,000 take 0.85 and 0.10.
+#: this part for each cluster. With ten clusters all of MNIST's take 0.08 ms by products and 0.32
+#: one by one, with a thousand 200,000 take 0.85 and 0.10.
 MANY, MANY_A_CLUSTER = 0.2, 0.0025
 
 

@@ -46,6 +46,9 @@ Network: TypeAlias = str | Sequence[int] | nn.Module | Callable[[], nn.Module]
 CODE_SIZE = 10
 #: Units from which on the gradient of a layer's weights fills a GPU.
 SMALL = 64
+#: Rows of all restarts up to which those gradients run beside the way back through the layers.
+BESIDE = 2**31
+_NO_CONTEXT = contextlib.nullcontext()
 HIDDEN = (500, 500)
 # Guo et al. (2017), "Deep clustering with convolutional autoencoders".
 CHANNELS = (32, 64, 128)
@@ -155,10 +158,7 @@ class _Layers(torch.autograd.Function):
         ctx.biases = [bias.data_ptr() for bias in biases]
         dtype = _dtype_of(weights[0])
         lower = [lowered(weight, dtype) for weight in weights]
-        rows = rows.to(dtype)
-        if rows.is_cuda and rows.stride()[1:] != (rows.shape[2], 1):
-            rows = rows.contiguous()  # but for the restarts, which may share it
-        values = [rows]
+        values = [_in_line(rows.to(dtype))]
         for weight, bias, relu in zip(lower, biases, relus, strict=True):
             values.append(_affine(values[-1], weight, bias, relu))
         ctx.save_for_backward(*values, *lower)
@@ -177,17 +177,23 @@ class _Layers(torch.autograd.Function):
             if i or ctx.needs_input_grad[0]:
                 back = _to_rows(here, weights[i], rows if i and ctx.relus[i - 1] else None)
             # after all that reads the weight; the last one, where nothing else is left to do
-            small = min(rows.shape[2], here.shape[2]) < SMALL
-            with contextlib.nullcontext() if back is None else behind(
-                ctx.used[i], rows, here, small=small
-            ):
-                both = ctx.used[i], ctx.biases[i]
-                if kernels_for_products(rows, here) and moved(*both, rows, here):
+            fused = kernels_for_products(rows, here) is not None
+            beside = back is not None and here.shape[0] * here.shape[1] <= BESIDE
+            small = fused and min(rows.shape[2], here.shape[2]) < SMALL  # it moves them itself
+            with behind(ctx.used[i], rows, here, small=small) if beside else _NO_CONTEXT:
+                if fused and moved(ctx.used[i], ctx.biases[i], rows, here):
                     to_parameters[:0] = None, None
                 else:
                     to_parameters[:0] = _to_layer(rows, here)
             gradient = cast("Tensor", back)
         return back, None, *to_parameters
+
+
+def _in_line(rows: Tensor) -> Tensor:
+    """Rows (R, B, in) as the kernels read them, which on CUDA know the restarts' distance only."""
+    if rows.is_cuda and rows.stride()[1:] != (rows.shape[2], 1):
+        return rows.contiguous()
+    return rows
 
 
 def _affine(rows: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
@@ -226,10 +232,13 @@ def _to_layer(rows: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 def _each(product: Callable[..., Tensor | None], *factors: Tensor, **given: bool) -> Tensor | None:
     """A product of each restart (R, ...), if it is faster than that of all at once."""
-    found = [product(*own, **given) for own in zip(*factors, strict=True)]
-    if len(found) == 1:
-        return None if found[0] is None else found[0].unsqueeze(0)
-    return None if None in found else torch.stack(cast("list[Tensor]", found))
+    first = product(*(factor[0] for factor in factors), **given)
+    if first is None or len(factors[0]) == 1:
+        return None if first is None else first.unsqueeze(0)
+    others = [
+        product(*(factor[r] for factor in factors), **given) for r in range(1, len(factors[0]))
+    ]
+    return torch.stack([first, *cast("list[Tensor]", others)])
 
 
 def _run(layers: Sequence[StackedLinear], rows: Tensor) -> Tensor:
@@ -246,7 +255,8 @@ def _run(layers: Sequence[StackedLinear], rows: Tensor) -> Tensor:
             rows = rows.relu_() if layer.relu else rows
         else:
             dtype = _dtype_of(layer.weight)
-            rows = _affine(rows.to(dtype), layer.weight.to(dtype), layer.bias, layer.relu)
+            rows, weight = _in_line(rows.to(dtype)), layer.weight.to(dtype)
+            rows = _affine(rows, weight, layer.bias, layer.relu)
     return rows
 
 
