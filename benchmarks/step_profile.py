@@ -19,7 +19,7 @@ WIDTHS, BATCH, K = (500, 500, 2000, 10), 256, 10
 #: What operations and kernels belong to, by a word of their name; the first that fits counts.
 GROUPS = {
     "optimiser": ("adam", "optimizer", "multi_tensor"),
-    "products": ("mm", "gemm", "cutlass", "nvjet", "xmma", "matmul", "cublas", "splitk"),
+    "products": ("mm", "gemm", "cutlass", "nvjet", "xmma", "matmul", "cublas", "splitk", "mkldnn"),
     "reading rows": ("aten::index", "gather", "index_elementwise"),
     "noise": ("exponential", "distribution"),
     "copies": ("copy", "memcpy", "memset", "fill", "zero_grad", "aten::to", "cat"),
@@ -41,6 +41,8 @@ def group_of(name: str) -> str:
 
     >>> group_of("aten::baddbmm"), group_of("aten::_fused_adam_"), group_of("aten::softmax")
     ('products', 'optimiser', 'loss and the rest')
+    >>> group_of("mkldnn::_linear_pointwise")
+    'products'
     >>> group_of("_layer"), group_of("_LayersBackward")
     ('gradients of weights, and Adam', 'gradient of ReLU and bias')
     """
