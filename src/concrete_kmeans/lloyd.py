@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from concrete_kmeans import processes
+from concrete_kmeans import processes, products
 from concrete_kmeans.memory import Parts
 from concrete_kmeans.modes import plain
 from concrete_kmeans.reading import read_ahead
@@ -316,20 +316,27 @@ class _Chunks:
     def partial_distances(self, rows: Tensor, centers: Tensor, norms: Tensor) -> Tensor:
         """``|c|^2 - 2 x.c`` as (R, K, B): squared distances less ``|x|^2``, which no arg min needs.
 
-        The next call writes over the result.
+        The next call may write over the result.
         """
         (R, K, D), B = centers.shape, rows.shape[-2]
-        out = self.scratch("distances", (R, K, B))
         if rows.ndim == 3:
+            out = self.scratch("distances", (R, K, B))
             return torch.baddbmm(norms.unsqueeze(-1), centers, rows.mT, alpha=-2.0, out=out)
-        flat, table = centers.reshape(R * K, D), out.view(R * K, B)
-        if rows.device.type == "cpu" and D >= 64 and (8 if D <= 256 else 5) >= R * K:
+        flat, norms = centers.reshape(R * K, D), norms.reshape(-1)
+        table = _fast_distances(rows, flat, norms)
+        if table is None:
+            table = self._distances(rows, flat, norms.unsqueeze(-1))
+        return table.view(R, K, B)
+
+    def _distances(self, rows: Tensor, centers: Tensor, norms: Tensor) -> Tensor:
+        """The same from centres (K, D) and norms (K, 1), as (K, B), by torch's own products."""
+        (K, D), B = centers.shape, len(rows)
+        out = self.scratch("distances", (K, B))
+        if rows.device.type == "cpu" and D >= 64 and (8 if D <= 256 else 5) >= K:
             # of few centres, rows times centres takes half the time
-            product = torch.mm(rows, flat.mT, out=self.scratch("product", (B, R * K)))
-            torch.add(norms.view(-1, 1), product.mT, alpha=-2.0, out=table)
-        else:
-            torch.addmm(norms.view(-1, 1), flat, rows.mT, alpha=-2.0, out=table)
-        return out
+            product = torch.mm(rows, centers.mT, out=self.scratch("product", (B, K)))
+            return torch.add(norms, product.mT, alpha=-2.0, out=out)
+        return torch.addmm(norms, centers, rows.mT, alpha=-2.0, out=out)
 
     def _code(self, K: int) -> Tensor:
         """Rows ``0, 1, ..., K - 1`` and ``1, 1, ..., 1``."""
@@ -392,6 +399,21 @@ class _Chunks:
 
     def moved_back(self, centers: Tensor) -> Tensor:
         return centers if self.shift is None else centers + self.shift
+
+
+def _fast_distances(rows: Tensor, centers: Tensor, norms: Tensor) -> Tensor | None:
+    """``|c|^2 - 2 x.c`` of (B, D), (K, D) and (K,) as (K, B), or None where torch's own is faster.
+
+    oneDNN packs the rows as it would weights, which few features or few centres do not pay for.
+    """
+    K, D = centers.shape
+    if D < 16 or (K <= 4 and D >= 64):
+        return None
+    if 6 <= K <= 64 and D >= 512:  # to turn the result costs less than to pack such rows
+        table = products.linear(rows, centers * -2.0, norms)
+        return None if table is None else table.mT.contiguous()
+    table = products.linear(centers * -2.0, rows)
+    return None if table is None else table.add_(norms.unsqueeze(-1))
 
 
 def _block_bytes(X: Rows, asked: int | None) -> int:
@@ -1073,7 +1095,8 @@ class _Partition:
         signs[after, column] = value
         if before is not None:
             signs[before, column] = -value
-        return (signs @ rows).double()
+        product = products.linear(signs, rows.mT)
+        return (signs @ rows if product is None else product).double()
 
     def _by_index(
         self,
