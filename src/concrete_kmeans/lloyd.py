@@ -32,6 +32,7 @@ __all__ = [
     "LloydResult",
     "RowSource",
     "assign",
+    "first_centers",
     "kmeans_plusplus",
     "label_rows",
     "lloyd",
@@ -54,6 +55,13 @@ READ_BYTES = 4 * 2**20
 RUN = 1024
 #: Rows that say where the middle of all is, at most, and in how many runs of neighbours.
 SAMPLE, SAMPLE_RUNS = 1024, 16
+#: Starts that :func:`first_centers` tries, at most, and clusters of them together; how many times
+#: the candidates of k-means++; on how many rows, at least and for each cluster. Beside a start on
+#: all rows Lloyd ends 0.04 % lower on MNIST, 0.6 % lower with 100 clusters on 1,000,000 x 32
+#: rows (means of 10 seeds), 2 % lower with 1,000 on 200,000 x 128 (of 3). More candidates alone do
+#: nothing for MNIST; more starts alone do nothing for 1,000 clusters.
+STARTS, STARTED_CLUSTERS, MORE_TRIALS = 4, 400, 3
+START_ROWS, START_ROWS_PER_CLUSTER = 16384, 64
 #: The inertia is taken from the clusters' sums where it is at least this part of the rows' squared
 #: lengths, of which it is the difference; below, digits would be lost.
 KEEPS_DIGITS = 0.1
@@ -566,7 +574,7 @@ def kmeans_plusplus(
     """
     _check_rows(X, n_clusters)
     _check_weight(sample_weight, X)
-    R, T = len(generators), n_local_trials or 2 + int(math.log(n_clusters))
+    R, T = len(generators), n_local_trials or _default_trials(n_clusters)
     chunks = _Chunks(X, sample_weight, R * T, max_chunk_bytes)
     uniform = torch.stack(
         [
@@ -591,6 +599,75 @@ def kmeans_plusplus(
             indices[:, k] = candidates[restart, best]
             nearest.take(rows, best, sampler.mass)
     return _gather_rows(X, indices), indices
+
+
+@plain()
+@torch.no_grad()
+def first_centers(
+    X: Rows,
+    n_clusters: int,
+    *,
+    generators: Sequence[torch.Generator | None],
+    sample_weight: Tensor | None = None,
+) -> Tensor:
+    """Centres from which Lloyd's algorithm ends lower than from k-means++, one set a generator.
+
+    Of many rows a sample is drawn, one row of each of so many even runs. On it Lloyd's algorithm
+    runs from four starts of k-means++ with three times the usual candidates, and the centres with
+    the least inertia are kept; from fewer starts with more than 100 clusters, from one with more
+    than 200. Few rows (up to 32,768, or 128 a cluster), rows with weights and rows that are no
+    dense tensor (N, D) get the centres of :func:`kmeans_plusplus`.
+
+    Parameters
+    ----------
+    X : Tensor of shape (N, D) or (R, N, D), or RowSource
+        float32 or float64.
+    n_clusters : int
+    generators : sequence of R torch.Generator
+        One a restart, on any device; None is torch's global generator.
+    sample_weight : Tensor of shape (N,), optional
+        Not negative.
+
+    Returns
+    -------
+    Tensor of shape (R, n_clusters, D)
+
+    Examples
+    --------
+    >>> X = torch.tensor([[0.0], [0.0], [5.0], [9.0]])
+    >>> first_centers(X, 3, generators=[torch.Generator().manual_seed(0)]).sort(dim=1).values
+    tensor([[[0.],
+             [5.],
+             [9.]]])
+    """
+    _check_rows(X, n_clusters)
+    size = max(START_ROWS, START_ROWS_PER_CLUSTER * n_clusters)
+    few = X.shape[-2] <= 2 * size
+    if few or sample_weight is not None or not isinstance(X, Tensor) or X.ndim == 3:
+        centers, _ = kmeans_plusplus(
+            X, n_clusters, generators=generators, sample_weight=sample_weight
+        )
+        return centers
+    trials = MORE_TRIALS * _default_trials(n_clusters)
+    starts = max(1, min(STARTS, STARTED_CLUSTERS // n_clusters))
+    best = []
+    for generator in generators:
+        device = generator.device if generator else None
+        draws = torch.rand(size, generator=generator, dtype=torch.float64, device=device)
+        seeds = torch.randint(2**62, (starts,), generator=generator, device=device).tolist()
+        place = torch.arange(size, dtype=torch.float64, device=device) + draws
+        index = (place * (len(X) / size)).long().clamp_(max=len(X) - 1)
+        rows = X[index.to(X.device)]
+        own = [torch.Generator(device or "cpu").manual_seed(seed) for seed in seeds]
+        first, _ = kmeans_plusplus(rows, n_clusters, generators=own, n_local_trials=trials)
+        found = lloyd(rows, first)
+        best.append(found.centers[int(found.inertia.argmin())])
+    return torch.stack(best)
+
+
+def _default_trials(n_clusters: int) -> int:
+    """Candidates for each centre, as in scikit-learn."""
+    return 2 + int(math.log(n_clusters))
 
 
 class _NearestOfTrials:
@@ -1062,8 +1139,10 @@ class _Partition:
             return own, partial.amin(0)
         other = partial.scatter_(0, labels, torch.inf).amin(0)
         norms = (self.chunks.norms[r] if self.chunks.batched else self.chunks.norms)[where]
-        # the expanded form is off by some units in the last place of its largest term
-        slack = (norms + self.longest[r]).mul_(8.0 * torch.finfo(norms.dtype).eps)
+        # the expanded form is off by some units in the last place of its largest term, and the more
+        # the longer the sums: oneDNN's of 600 features by 9, MKL's by 4
+        units = 8.0 + math.sqrt(self.chunks.d)
+        slack = (norms + self.longest[r]).mul_(units * torch.finfo(norms.dtype).eps)
         gap = (other + norms).sub_(slack).clamp_(min=0.0).sqrt_()
         self.gaps[r][where] = gap.sub_((own + norms).add_(slack).clamp_(min=0.0).sqrt_())
         return own, other
