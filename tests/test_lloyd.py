@@ -12,8 +12,18 @@ from scipy import sparse
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, make_blobs
 
+from concrete_kmeans import products
 from concrete_kmeans.data import SparseRows
-from concrete_kmeans.lloyd import _Chunks, _Sampler, assign, inertia, kmeans_plusplus, lloyd
+from concrete_kmeans.lloyd import (
+    _Chunks,
+    _fast_distances,
+    _Sampler,
+    assign,
+    first_centers,
+    inertia,
+    kmeans_plusplus,
+    lloyd,
+)
 
 
 def generators(*seeds):
@@ -143,6 +153,89 @@ def test_nearest_is_the_arg_min_the_first_of_equals(k, dtype):
         expected = numbers.numpy().argmin(1)  # numpy's is the first
         np.testing.assert_array_equal(chunks.nearest(numbers), expected)
         np.testing.assert_array_equal(chunks.nearest(numbers[1]), expected[1])
+
+
+# --------------------------------------------------------- the fast product, and torch's own
+
+
+def clouds(n, d, k, seed=0):
+    rng = np.random.default_rng(seed)
+    means = 3.0 * rng.normal(size=(k, d))
+    X = means[rng.integers(k, size=n)] + rng.normal(size=(n, d))
+    return torch.from_numpy(X.astype(np.float32))
+
+
+def own_products(monkeypatch):
+    monkeypatch.setattr(products, "_is_there", lambda: False)
+
+
+@pytest.mark.parametrize(("d", "k"), [(16, 20), (32, 100), (64, 3), (600, 10), (600, 4), (8, 40)])
+def test_fast_distances_are_those_of_float64(d, k):
+    X = clouds(8000, d, k)
+    centers = X[:k] + 0.1
+    norms = centers.square().sum(-1)
+    fast = _fast_distances(X, centers, norms)
+    if d < 16 or (k <= 4 and d >= 64) or not products._is_there():
+        assert fast is None
+        return
+    expected = norms.double().unsqueeze(-1) - 2.0 * centers.double() @ X.double().mT
+    assert fast.is_contiguous()
+    own = torch.addmm(norms.unsqueeze(-1), centers, X.mT, alpha=-2.0)
+    error, own_error = ((found - expected).abs().max() for found in (fast, own))
+    assert error < 4.0 * own_error, "rounded about as torch's own product"
+
+
+@pytest.mark.parametrize(("d", "k"), [(32, 8), (32, 53), (600, 10)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_fast_products_and_torchs_own_end_the_same(monkeypatch, d, k, weighted):
+    X = clouds(8000, d, k, seed=d + k)
+    start_centers = X[:k] + 0.01
+    weight = torch.rand(8000, generator=generators(1)[0]) if weighted else None
+    fast = lloyd(X, start_centers, sample_weight=weight, tol=0)
+    labels, distances = assign(X, start_centers)
+    again = lloyd(X, start_centers, sample_weight=weight, tol=0)
+    assert torch.equal(fast.centers, again.centers), "the same result every time"
+    _, drawn = kmeans_plusplus(X, k, generators=generators(0), sample_weight=weight)
+    own_products(monkeypatch)
+    slow = lloyd(X, start_centers, sample_weight=weight, tol=0)
+    assert torch.equal(fast.labels, slow.labels)
+    assert fast.n_iter == slow.n_iter
+    torch.testing.assert_close(fast.centers, slow.centers, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(fast.inertia, slow.inertia, atol=0, rtol=1e-6)
+    own_labels, own_distances = assign(X, start_centers)
+    assert (own_labels != labels).sum() <= 1  # as near to two, to rounding
+    rounding = 2e-5 * float(
+        X.square().sum(-1).max()
+    )  # of the terms that cancel in a short distance
+    torch.testing.assert_close(distances, own_distances, atol=rounding, rtol=1e-4)
+    _, drawn_slow = kmeans_plusplus(X, k, generators=generators(0), sample_weight=weight)
+    assert torch.equal(drawn, drawn_slow)
+
+
+def test_stack_equals_single_runs_with_fast_products():
+    X = clouds(8000, 32, 20)
+    centers = torch.stack([X[20 * r : 20 * r + 20] for r in range(3)])
+    stacked = lloyd(X, centers, tol=0)
+    for r in range(3):
+        single = lloyd(X, centers[r], tol=0)
+        assert torch.equal(stacked.labels[r], single.labels[0])
+        torch.testing.assert_close(stacked.centers[r], single.centers[0], atol=1e-5, rtol=1e-5)
+
+
+def test_many_passes_of_rows_in_doubt_end_as_scikit_learns():
+    """Rows that overlap: most passes look at some of them only, and few of those change."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20_000, 16)).astype(np.float32)
+    init = X[:30] + np.float32(0.01)
+    expected = KMeans(30, init=init.astype(float), n_init=1, max_iter=40, tol=0).fit(
+        X.astype(np.float64)
+    )
+    result = lloyd(torch.from_numpy(X), torch.from_numpy(init), max_iter=40, tol=0)
+    assert result.inertia.item() == pytest.approx(expected.inertia_, rel=1e-4)
+    assert (result.labels[0].numpy() == expected.labels_).mean() > 0.98
+    exact = torch.cdist(torch.from_numpy(X).double(), result.centers[0].double())
+    own = exact.gather(1, result.labels[0].long().unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(own, exact.amin(1), atol=1e-5, rtol=0)
 
 
 def test_tiny_problem_reaches_the_global_optimum():
@@ -330,6 +423,35 @@ def test_kmeans_plusplus_without_memory_for_distances_gives_the_same(monkeypatch
     monkeypatch.setattr("concrete_kmeans.lloyd.MAX_KEPT_BYTES", 0)
     _, again = kmeans_plusplus(X, 9, generators=generators(0, 1), sample_weight=weight)
     assert torch.equal(kept, again)
+
+
+def test_first_centers_of_few_or_weighted_rows_are_those_of_kmeans_plusplus():
+    X = torch.from_numpy(blobs())
+    expected, _ = kmeans_plusplus(X, 6, generators=generators(3, 4))
+    assert torch.equal(first_centers(X, 6, generators=generators(3, 4)), expected)
+    X = clouds(40_000, 4, 5)
+    weight = torch.ones(len(X))
+    expected, _ = kmeans_plusplus(X, 5, generators=generators(3), sample_weight=weight)
+    found = first_centers(X, 5, generators=generators(3), sample_weight=weight)
+    assert torch.equal(found, expected)
+
+
+def test_first_centers_of_many_rows_lead_lower_than_kmeans_plusplus():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 8))[rng.integers(40, size=40_000)] + 0.5 * rng.normal(size=(40_000, 8))
+    X = torch.from_numpy(X)
+    seeds = range(6)
+    plain, _ = kmeans_plusplus(X, 40, generators=generators(*seeds))
+    better = first_centers(X, 40, generators=generators(*seeds))
+    assert lloyd(X, better).inertia.mean() < lloyd(X, plain).inertia.mean()
+    for r in (0, 5):  # and each is what its seed gives alone
+        alone = first_centers(X, 40, generators=generators(r))[0]
+        torch.testing.assert_close(better[r], alone)
+
+
+def test_first_centers_from_the_global_generator():
+    torch.manual_seed(0)
+    assert first_centers(clouds(33_000, 2, 3), 3, generators=[None]).shape == (1, 3, 2)
 
 
 def test_zero_weight_is_never_drawn():

@@ -52,6 +52,7 @@ from concrete_kmeans.estimators.saving import SaveMixin
 from concrete_kmeans.lloyd import (
     Rows,
     assign,
+    first_centers,
     kmeans_plusplus,
     label_rows,
     lloyd,
@@ -146,10 +147,12 @@ class ConcreteKMeans(
         of Eq. 7. Where only the centres learn, ``"detached"`` ends lower.
     init_size : int or "auto", default="auto"
         Rows that k-means++ and ``sigma="auto"`` look at, drawn without replacement, the same for
-        all seeds. ``"auto"`` is 32,768 or 64 for each cluster, whichever is more. ``"lloyd"`` looks
-        at all rows, unless they are streamed.
+        all seeds. ``"auto"`` is 32,768 or 64 for each cluster, whichever is more. ``"lloyd"`` does
+        without, unless rows are streamed.
     algorithm : {"concrete", "lloyd"}, default="concrete"
-        ``"lloyd"`` runs exact k-means instead, on all rows and on the device of the data.
+        ``"lloyd"`` runs exact k-means instead, on all rows and on the device of the data. Of more
+        than 32,768 rows (and 128 a cluster) without weights, ``init="k-means++"`` then is the best
+        of up to four runs on a sample: :func:`concrete_kmeans.lloyd.first_centers`.
     device : str or torch.device, default="auto"
         Where to compute. A tensor is computed where it is; anything else on CUDA if there is any.
     copy_x : bool, default=True
@@ -407,6 +410,10 @@ class ConcreteKMeans(
         if n < self.n_clusters:  # fewer distinct rows than clusters, merged by fit
             repeated = sample[torch.arange(self.n_clusters, device=sample.device) % n]
             return repeated.expand(R, -1, -1)
+        if self.init == "k-means++" and self.algorithm == "lloyd":
+            return first_centers(
+                sample, self.n_clusters, generators=generators, sample_weight=weight
+            )
         if self.init == "k-means++":
             centers, _ = kmeans_plusplus(
                 sample, self.n_clusters, generators=generators, sample_weight=weight
