@@ -111,19 +111,16 @@ def lowered(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return side.copies[weight.data_ptr()][1]
 
 
-def behind(
-    weight: int | None, *reads: Tensor, small: bool = False
-) -> contextlib.AbstractContextManager[None]:
+def behind(weight: int | None, *reads: Tensor) -> contextlib.AbstractContextManager[None]:
     """Launch what nothing but the end of the step waits for: a weight's gradient, or its move.
 
-    What is ``small`` runs beside what is not. Not for a weight that the step used twice: autograd
-    adds the two gradients, and knows nothing of where they come from. ``None`` is for what comes
-    after that sum.
+    Not for a weight that the step used twice: autograd adds the two gradients, and knows nothing of
+    where they come from. ``None`` is for what comes after that sum.
     """
     side = Side.of_step
     if side is None or (weight is not None and side.uses[weight] > 1):
         return contextlib.nullcontext()
-    return side.on("loss" if small else "weights", *reads)
+    return side.on("weights", *reads)
 
 
 def moved(weight: int, bias: int, rows: Tensor, gradient: Tensor) -> bool:
