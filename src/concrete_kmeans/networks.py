@@ -188,8 +188,8 @@ class _Layers(torch.autograd.Function):
 def _are_few(rows: Tensor) -> bool:
     """Whether gradients of weights run beside the way back through the layers.
 
-    With 15 restarts in bfloat16 each is in the other's way: 227 ms an epoch one after the other, 232
-    side by side; in TF32 it is 306 and 299.
+    With 15 restarts in bfloat16 each is in the other's way: 227 ms an epoch one after the other,
+    232 side by side; in TF32 it is 306 and 299.
     """
     return rows.dtype != torch.bfloat16 or rows.shape[0] * rows.shape[1] < MANY
 
