@@ -41,9 +41,11 @@ def concrete_kmeans(rows: str, centers: str, k: int, device: str = "cpu") -> dic
     from concrete_kmeans.lloyd import lloyd
 
     X, C = _tensors(rows, centers, device)
-    few = X[: 20 * k] if device == "cpu" else X
-    lloyd(few, C, max_iter=2)
-    synchronize(device)
+    if device == "cpu":
+        lloyd(X[: 20 * k], C, max_iter=2)
+    else:  # once, so that every kernel that is needed is compiled
+        lloyd(X, C, max_iter=ITERATIONS, tol=0.0)
+        synchronize(device)
 
     def run() -> dict[str, Any]:
         result = lloyd(X, C, max_iter=ITERATIONS, tol=0.0)
