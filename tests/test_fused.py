@@ -1,6 +1,7 @@
 """Which kernels a step runs, where there are none of Triton's."""
 
 import logging
+import types
 
 import pytest
 import torch
@@ -13,12 +14,23 @@ def test_tensors_of_the_cpu_have_torchs_own():
     assert fused.kernels_for(torch.zeros(2), torch.zeros(2, dtype=torch.bfloat16)) is None
 
 
+@pytest.mark.parametrize("which", ["_kernels", "_lloyd_kernels"])
 @pytest.mark.parametrize("error", [ImportError("no triton"), RuntimeError("no C compiler")])
-def test_kernels_that_do_not_run_are_named_and_left_alone(monkeypatch, caplog, error):
+def test_kernels_that_do_not_run_are_named_and_left_alone(monkeypatch, caplog, error, which):
     def fail(_name):
         raise error
 
     monkeypatch.setattr(fused.importlib, "import_module", fail)
     with caplog.at_level(logging.WARNING, logger="concrete_kmeans.fused"):
-        assert fused._kernels.__wrapped__() is None
+        assert getattr(fused, which).__wrapped__() is None
     assert f"{type(error).__name__}: {error}" in caplog.text
+
+
+@pytest.mark.parametrize(("room", "enough"), [(101_376, False), (166_912, True)])
+def test_products_need_room(monkeypatch, caplog, room, enough):
+    """Shared memory of an RTX 3090 and of an A100."""
+    kernels = types.SimpleNamespace(shared_memory=lambda _device: room)
+    monkeypatch.setattr(fused, "_kernels", lambda: kernels)
+    with caplog.at_level(logging.WARNING, logger="concrete_kmeans.fused"):
+        assert fused._has_room.__wrapped__(torch.device("cuda:0")) is enough
+    assert (f"there are {room}" in caplog.text) is not enough

@@ -11,6 +11,7 @@ over rows are sums over all processes. Centres are the same in all of them.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,8 @@ __all__ = [
     "nearest_labels",
     "own_rows",
 ]
+
+logger = logging.getLogger(__name__)
 
 #: Size of the largest block of distances: 2 MiB cost more in calls, 8 MiB in memory traffic.
 MAX_CHUNK_BYTES = 4 * 2**20
@@ -1398,7 +1401,10 @@ class _FusedPartition(_Partition):
 
 def _partition(chunks: _Chunks, R: int, K: int, threads: _Threads, together: int) -> _Partition:
     kernels = fused.kernels_for_lloyd(chunks.X)
-    if kernels is None or not _even(chunks.weight):
+    if kernels is not None and not _even(chunks.weight):
+        logger.info("sample_weight is too uneven for fixed point: torch's own kernels run")
+        kernels = None
+    if kernels is None:
         return _Partition(chunks, R, K, threads, together)
     return _FusedPartition(kernels, chunks, R, K, threads, together)
 
