@@ -66,7 +66,7 @@ CONTENDERS = {
     "MiniBatchKMeans": mini_batch,
 }
 #: Seeds of a case (with 1,000 clusters KMeans takes a minute a seed), and of the slowest contender.
-SEEDS = {"mnist": 10, "million": 10, "wide": 5}
+SEEDS = {"mnist": 10, "million": 10, "wide": 10}
 FEWER = {"MiniBatchKMeans": 3}
 #: Not asked there: a gradient method with 1,000 clusters is not what this case is about.
 NOT_ASKED = {"wide": ("ConcreteKMeans", "MiniBatchKMeans")}
