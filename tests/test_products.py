@@ -88,6 +88,13 @@ def test_a_torch_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_it
+def test_it_is_found_under_other_defaults() -> None:
+    products._is_there.cache_clear()
+    with torch.device("meta"):
+        assert products._is_there()
+
+
+@needs_it
 @pytest.mark.parametrize("n_restarts", [1, 3])
 @pytest.mark.parametrize("rows_of", ["all", "each"])
 def test_networks_are_those_of_torch(

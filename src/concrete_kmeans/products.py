@@ -46,13 +46,12 @@ def linear(
 
 def transposed(left: Tensor, right: Tensor) -> Tensor | None:
     """``left.mT @ right`` of (B, M) and (B, N), contiguous; or None, as :func:`linear`."""
-    if left.dtype != torch.float32:
+    if left.dtype != torch.float32 or not _fits(left.mT, right.mT):
         return None
     if right.shape[1] >= NARROW:
         return linear(left.mT.contiguous(), right.mT)  # the copy saves a third of a wide product
-    turned = linear(
-        right.mT, left.mT
-    )  # of few columns, their own product takes eight times as long
+    # of few columns, their own product takes eight times as long
+    turned = linear(right.mT, left.mT)
     return None if turned is None else turned.mT.contiguous()
 
 
@@ -75,7 +74,7 @@ def _is_there() -> bool:
     """Whether torch has that product, and the CPU what it gains by."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
-    rows, weight = torch.ones(2, 3), torch.ones(4, 3)
+    rows, weight = (torch.ones(n, 3, dtype=torch.float32, device="cpu") for n in (2, 4))
     try:
         out = torch.ops.mkldnn._linear_pointwise(rows, weight, None, "none", [], "")  # noqa: SLF001
     except (AttributeError, RuntimeError, TypeError):  # another torch has another name for it
