@@ -61,9 +61,9 @@ RUN = 1024
 SAMPLE, SAMPLE_RUNS = 1024, 16
 #: Starts that :func:`first_centers` tries, at most, and clusters of them together; how many times
 #: the candidates of k-means++; on how many rows, at least and for each cluster. Beside a start on
-#: all rows Lloyd ends 0.04 % lower on MNIST, 0.6 % lower with 100 clusters on 1,000,000 x 32
-#: rows (means of 10 seeds), 2 % lower with 1,000 on 200,000 x 128 (of 3). More candidates alone do
-#: nothing for MNIST; more starts alone do nothing for 1,000 clusters.
+#: all rows Lloyd ends 0.03 % lower on MNIST, 0.6 % lower with 100 clusters on 1,000,000 x 32
+#: rows (means of 10 seeds), 2 % lower with 1,000 on 200,000 x 128 (of 3 and of 10). Candidates
+#: alone do nothing for MNIST, starts alone nothing for 1,000 clusters.
 STARTS, STARTED_CLUSTERS, MORE_TRIALS = 4, 400, 3
 START_ROWS, START_ROWS_PER_CLUSTER = 16384, 64
 #: The inertia is taken from the clusters' sums where it is at least this part of the rows' squared
@@ -152,10 +152,17 @@ class _Threads:
     number of threads is one, as scikit-learn's BLAS threads are in its k-means.
     """
 
+    #: Bytes of a block that is freed unused: over any block of distances, below glibc's 32 MiB.
+    freed = 16 * 2**20
+
     def __init__(self, device: torch.device) -> None:
         self.count = torch.get_num_threads() if device.type == "cpu" else 1
 
     def __enter__(self) -> Self:
+        # oneDNN's products take a new block a chunk. glibc gives those back to the system at once,
+        # at a page fault for each page of the next, until a larger one was freed: 250,000 faults, a
+        # fourth of the first fit of a process with 1,000,000 x 32 rows
+        torch.empty(self.freed, dtype=torch.uint8)
         if self.count > 1:
             torch.set_num_threads(1)
             # the number is a thread's own: a product in one that never asked would use all cores
