@@ -159,10 +159,21 @@ def serve(contenders: dict[str, Callable[..., dict[str, Any]]]) -> None:
 # ----------------------------------------------------------------------------- in the main process
 
 
+#: What would hold a peer's BLAS to fewer instructions, or smaller blocks, than the CPU has.
+HELD_BACK = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+
+
 def ask(script: str, contender: str, arguments: dict[str, Any], timeout: float) -> dict[str, Any]:
     command = [sys.executable, script, "--contender", contender, json.dumps(arguments)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env={name: value for name, value in os.environ.items() if name not in HELD_BACK},
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"did not end in {timeout:.0f} s"}
     if done.returncode:
