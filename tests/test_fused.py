@@ -14,16 +14,28 @@ def test_tensors_of_the_cpu_have_torchs_own():
     assert fused.kernels_for(torch.zeros(2), torch.zeros(2, dtype=torch.bfloat16)) is None
 
 
-@pytest.mark.parametrize("which", ["_kernels", "_lloyd_kernels"])
+@pytest.mark.parametrize(
+    "which", [("_kernels",), ("_lloyd_kernels",), ("_hopper", torch.device("cuda:0"))]
+)
 @pytest.mark.parametrize("error", [ImportError("no triton"), RuntimeError("no C compiler")])
 def test_kernels_that_do_not_run_are_named_and_left_alone(monkeypatch, caplog, error, which):
     def fail(_name):
         raise error
 
+    name, *given = which
     monkeypatch.setattr(fused.importlib, "import_module", fail)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     with caplog.at_level(logging.WARNING, logger="concrete_kmeans.fused"):
-        assert getattr(fused, which).__wrapped__() is None
+        assert getattr(fused, name).__wrapped__(*given) is None
     assert f"{type(error).__name__}: {error}" in caplog.text
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (10, 0)])
+def test_hoppers_kernel_is_for_hoppers_gpus(monkeypatch, caplog, capability):
+    """Nothing is missing elsewhere, and nothing is said."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    assert fused._hopper.__wrapped__(torch.device("cuda:0")) is None
+    assert not caplog.text
 
 
 @pytest.mark.parametrize(("room", "enough"), [(101_376, False), (166_912, True)])

@@ -119,6 +119,93 @@ class TestLayers:
             torch.testing.assert_close(mine, theirs, rtol=near, atol=1e-6)
 
 
+@pytest.fixture
+def hopper(draw):
+    """The kernel for Hopper's GPUs, whatever the size."""
+    if not CUDA or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a GPU of Hopper's")
+    found = fused._hopper(draw(1).device)
+    assert found is not None, "it does not run, or did not compile: the log says why"
+    return found
+
+
+class TestHopper:
+    """Against the kernel for any GPU, which the tests above hold to float64."""
+
+    @pytest.mark.parametrize(
+        ("n_restarts", "n_rows", "n_in", "n_out"),
+        [
+            (1, 64, 8, 8),
+            (3, 128, 72, 200),
+            (2, 256, 64, 64),
+            (15, 256, 504, 784),
+            (4, 256, 1000, 8),
+        ],
+    )
+    def test_moves_as_far(self, kernels, hopper, draw, n_restarts, n_rows, n_in, n_out):
+        rows = draw(n_restarts, n_rows, n_in).bfloat16()
+        gradient = draw(n_restarts, n_rows, n_out).bfloat16()
+        assert hopper.can_move(rows, gradient)
+        both = {}
+        for way in ("this", "other"):
+            weight, bias = adam_of(kernels, draw, n_restarts, n_in, n_out)
+            pace, steps = pace_of(kernels), torch.zeros(2, device=DEVICE)
+            for _ in range(3):
+                kernels.count(steps, torch.tensor(1e-2, device=DEVICE), pace)
+                if way == "this":
+                    hopper.move_layer(rows, gradient, weight, bias[:3], *pace)
+                else:
+                    kernels.move_layer(rows, gradient, weight, bias, pace)
+            both[way] = [*weight, *bias[:3]]
+        for mine, theirs in zip(*both.values(), strict=True):
+            near = 2**-7 if mine.dtype == torch.bfloat16 else 1e-5
+            torch.testing.assert_close(mine, theirs, rtol=near, atol=1e-6)
+
+    def test_restarts_stay_apart(self, kernels, hopper, draw):
+        """One that has failed leaves the others alone, though tiles reach beyond its weights."""
+        rows, gradient = draw(3, 64, 72).bfloat16(), draw(3, 64, 40).bfloat16()
+        results = []
+        for broken in (False, True):
+            weight, bias = adam_of(kernels, draw, 3, 72, 40)
+            inputs = [rows.clone(), gradient.clone()]
+            if broken:
+                for part in (*inputs, *weight, *bias[:3]):
+                    part[1] = float("nan")
+            pace = pace_of(kernels)
+            kernels.count(torch.zeros(2, device=DEVICE), torch.tensor(0.1, device=DEVICE), pace)
+            hopper.move_layer(*inputs, weight, bias[:3], *pace)
+            results.append([part[[0, 2]] for part in (*weight, *bias[:3])])
+        for clean, beside in zip(*results, strict=True):
+            assert torch.equal(clean, beside)
+
+    def test_what_it_does_not_take(self, hopper, draw):
+        rows, gradient = draw(2, 64, 16).bfloat16(), draw(2, 64, 8).bfloat16()
+        assert hopper.can_move(rows, gradient)
+        assert not hopper.can_move(rows[:, :33].contiguous(), gradient[:, :33].contiguous())
+        assert not hopper.can_move(rows[..., :10].contiguous(), gradient)
+        assert not hopper.can_move(rows, draw(2, 64, 12).bfloat16())
+        assert not hopper.can_move(rows[:1].expand(2, -1, -1), gradient)
+        assert not hopper.can_move(rows.float(), gradient.float())
+        assert fused.hopper_for(rows, gradient) is None  # too small to be worth it
+
+    @pytest.mark.parametrize("record", [True, False])
+    def test_training_is_the_same(self, hopper, draw, record, monkeypatch):
+        """Thirty steps with it and without, of layers that are large enough."""
+        monkeypatch.setattr(fused, "MANY_WEIGHTS", 1)
+        used = []
+        moved = hopper.move_layer
+        monkeypatch.setattr(hopper, "move_layer", lambda *args: used.append(args) or moved(*args))
+        given = {"plain": False, "precision": "bfloat16", "joint": True, "record": record}
+        given |= {"monkeypatch": monkeypatch, "batch_size": 64}
+        rows = draw(320, 16)
+        first, fast, _ = trained(rows, **given)
+        assert used
+        monkeypatch.setattr(fused, "_hopper", lambda device: None)
+        _, plain, _ = trained(rows, **given)
+        for start, mine, theirs in zip(first, fast, plain, strict=True):
+            assert (mine - theirs).norm() <= 0.05 * (theirs - start).norm()
+
+
 def pace_of(kernels):
     return kernels.Pace(torch.zeros(2, device=DEVICE), (0.9, 0.999), 1e-8)
 
@@ -213,12 +300,14 @@ def test_assign(kernels, draw, shape, balanced):
     torch.testing.assert_close(found.to_centers, to_centers.float(), **close)
 
 
-def trained(rows, *, plain, precision, joint, record, monkeypatch):
+def trained(rows, *, plain, precision, joint, record, monkeypatch, batch_size=32):
     """State before and after some steps of the same training, and what it said."""
     with monkeypatch.context() as patched:
         if plain:
             patched.setattr("concrete_kmeans.fused._kernels", lambda: None)
-        network = build_autoencoder((300, 200, 4), "auto", (12,), seeds=[0, 1], device=DEVICE)
+        network = build_autoencoder(
+            (300, 200, 4), "auto", rows.shape[1:], seeds=[0, 1], device=DEVICE
+        )
         generators = [torch.Generator(DEVICE).manual_seed(seed) for seed in (0, 1)]
         objective = Reconstruction(network)
         if joint:
@@ -237,7 +326,7 @@ def trained(rows, *, plain, precision, joint, record, monkeypatch):
             record=record,
             check_every=7,
         )
-        batches = Batches(rows, None, 32, generators)
+        batches = Batches(rows, None, batch_size, generators)
         outcome = train(objective, batches, settings, generators)
         return first, [part.detach().clone() for part in objective.state()], outcome
 

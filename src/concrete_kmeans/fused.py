@@ -1,4 +1,4 @@
-"""Which kernels run: on CUDA those of :mod:`kernels` and :mod:`lloyd_kernels`, else torch's own."""
+"""Which kernels run: on CUDA those of :mod:`kernels` and its like, else torch's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-__all__ = ["kernels_for", "kernels_for_lloyd", "kernels_for_products"]
+__all__ = ["hopper_for", "kernels_for", "kernels_for_lloyd", "kernels_for_products"]
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 SHARED_MEMORY = 2**17 + 2**12
 #: What they read and write.
 DTYPES = (torch.float32, torch.bfloat16)
+#: Weights of all restarts from which on :mod:`hopper` is faster: tiles for every multiprocessor.
+MANY_WEIGHTS = 2**20
 
 
 def kernels_for(*tensors: Tensor) -> ModuleType | None:
@@ -55,6 +57,40 @@ def _has_room(device: torch.device) -> bool:
             room,
         )
     return bool(room >= SHARED_MEMORY)
+
+
+def hopper_for(rows: Tensor, gradient: Tensor) -> ModuleType | None:
+    """:mod:`hopper`, if it can move a layer with such rows (R, B, in) and gradient (R, B, out).
+
+    Examples
+    --------
+    >>> hopper_for(torch.zeros(2, 64, 8), torch.zeros(2, 64, 16)) is None
+    True
+    """
+    n_weights = len(rows) * rows.shape[2] * gradient.shape[2]
+    if not (rows.is_cuda and rows.dtype == torch.bfloat16 and n_weights >= MANY_WEIGHTS):
+        return None
+    hopper = _hopper(rows.device)
+    return hopper if hopper is not None and hopper.can_move(rows, gradient) else None
+
+
+@functools.cache
+def _hopper(device: torch.device) -> ModuleType | None:
+    if torch.cuda.get_device_capability(device) != (9, 0):
+        return None
+    try:
+        hopper = importlib.import_module("concrete_kmeans.hopper")
+        hopper.try_out(device)
+    except Exception as error:  # noqa: BLE001  # Gluon is an experiment of Triton's, and may change
+        logger.warning(
+            "Adam on %s runs kernels for any GPU, which take longer: those for Hopper's do not run "
+            "here (%s: %s)",
+            device,
+            type(error).__name__,
+            error,
+        )
+        return None
+    return hopper
 
 
 def kernels_for_lloyd(rows: object) -> ModuleType | None:

@@ -25,7 +25,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
 from concrete_kmeans import products
-from concrete_kmeans.fused import kernels_for_products
+from concrete_kmeans.fused import hopper_for, kernels_for_products
 from concrete_kmeans.streams import behind, lowered, moved, use
 from concrete_kmeans.validation import check_choice, check_positive_int, check_sizes
 
@@ -174,7 +174,7 @@ class _Layers(torch.autograd.Function):
             if i or ctx.needs_input_grad[0]:
                 back = _to_rows(here, weights[i], rows if i and ctx.relus[i - 1] else None)
             # after all that reads the weight; the last one, where nothing else is left to do
-            beside = back is not None and _are_few(here)
+            beside = back is not None and _leaves_room(rows, here)
             with behind(ctx.used[i], rows, here) if beside else contextlib.nullcontext():
                 both = ctx.used[i], ctx.biases[i]
                 if kernels_for_products(rows, here) and moved(*both, rows, here):
@@ -185,13 +185,14 @@ class _Layers(torch.autograd.Function):
         return back, None, *to_parameters
 
 
-def _are_few(rows: Tensor) -> bool:
-    """Whether gradients of weights run beside the way back through the layers.
+def _leaves_room(rows: Tensor, gradient: Tensor) -> bool:
+    """Whether a layer's gradients run beside the way back through the layers.
 
     With 15 restarts in bfloat16 each is in the other's way: 227 ms an epoch one after the other,
-    232 side by side; in TF32 it is 306 and 299.
+    232 side by side; in TF32 it is 306 and 299. The kernel for Hopper's GPUs leaves room.
     """
-    return rows.dtype != torch.bfloat16 or rows.shape[0] * rows.shape[1] < MANY
+    few = rows.dtype != torch.bfloat16 or rows.shape[0] * rows.shape[1] < MANY
+    return few or hopper_for(rows, gradient) is not None
 
 
 def _in_line(rows: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from concrete_kmeans import processes
-from concrete_kmeans.fused import kernels_for
+from concrete_kmeans.fused import hopper_for, kernels_for
 from concrete_kmeans.objectives.base import Objective
 from concrete_kmeans.streams import Side, behind
 
@@ -103,7 +103,11 @@ class EarlyAdam(TorchOptimizer):
         known = weight in self.parameters and bias in self.parameters
         if known:
             both = [self._adam(self.parameters[address]) for address in (weight, bias)]
-            self.kernels.move_layer(rows, gradient, *both, self.pace)
+            hopper = None if both[0].copy is None else hopper_for(rows, gradient)
+            if hopper is None:
+                self.kernels.move_layer(rows, gradient, *both, self.pace)
+            else:
+                hopper.move_layer(rows, gradient, both[0], both[1][:3], *self.pace)
         return known
 
     def close(self) -> None:

@@ -307,30 +307,35 @@ class _Recorded:
     """Steps recorded as a CUDA graph: the same kernels on the same memory, launched as one.
 
     The reading of the rows is part of it. What changes from step to step is written to fixed places
-    before: row numbers, noise, temperature, learning rate. Short steps wait until there are a few
-    of them: launching one alone would take the host longer than the device takes for it.
+    before: row numbers, noise, temperature, learning rate. Steps wait until there are a few of
+    them: launching one alone may take the host longer than the device takes for it, and between two
+    launches the device rests.
     """
 
     #: Steps that run before the recording, so that all that is set up once is set up.
     n_before = 3
-    #: Steps that are launched together, of at most so many rows of all restarts.
-    together, short = 8, 1024
+    #: Steps that are launched together, of at most so many rows of all restarts: what is launched
+    #: side by side has its memory to itself until the launch is recorded.
+    together, most_rows = 8, 2**14
 
     def __init__(self, step: _Step, batches: Batches) -> None:
         self.step, self.batches, self.device = step, batches, step.device
         objective, like = step.objective, step.objective.parameters()[0]
         R, B = batches.shape
         # what a step draws itself has its turn among the shuffles
-        self.size = self.together if self.short >= R * B and not objective.draws else 1
+        most = 1 if objective.draws else self.together
+        self.size = max(1, min(most, self.most_rows // (R * B)))
         self.index = torch.zeros((self.size, R, B), dtype=torch.int64, device=self.device)
         self.temperature, self.rate = torch.zeros((2, self.size), device=self.device)
         self.written: dict[tuple[str, int], float] = {}
+        self.stream = torch.cuda.Stream(self.device, priority=-1)  # type: ignore[no-untyped-call]
+        self.drawing = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         shape = objective.noise_shape(B)
         self.noise: Tensor | None = None
         if shape is not None and not objective.draws:
-            self.noise = like.new_zeros(self.size, *shape)
-        self.stream = torch.cuda.Stream(self.device, priority=-1)  # type: ignore[no-untyped-call]
-        self.drawing = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            self.noise, self.drawn = like.new_zeros(2, self.size, *shape)
+            self.drawn.record_stream(self.drawing)
+        self.drawing.wait_stream(torch.cuda.current_stream(self.device))
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self.waiting: list[Tensor] = []
         self.n_taken = 0
@@ -345,16 +350,9 @@ class _Recorded:
         self._draw(place)
         self.waiting.append(index)
         self.n_taken += 1
-        if self.n_taken <= self.n_before:
-            self.index[0].copy_(index)
-            self.waiting.clear()
-            here = torch.cuda.current_stream(self.device)
-            self.stream.wait_stream(here)
-            with torch.cuda.stream(self.stream):
-                parts = self._take(0)
-            here.wait_stream(self.stream)
-            return parts
-        return self.flush() if len(self.waiting) == self.size else self.step.flush()
+        if self.n_taken > self.n_before and len(self.waiting) < self.size:
+            return self.step.flush()
+        return self.flush()
 
     def flush(self) -> Tensor:
         """Take the steps that wait; return their losses, (n, P, R), until the next ones."""
@@ -363,10 +361,19 @@ class _Recorded:
             return self.step.flush()
         torch.stack(self.waiting, out=self.index[:n])
         self.waiting.clear()
-        if self.noise is not None and self.size > 1:
-            F.gumbel_from_exponential_(self.noise[:n])
-        graph, parts = self._graph(n)
-        graph.replay()
+        here = torch.cuda.current_stream(self.device)
+        if self.noise is not None:
+            here.wait_stream(self.drawing)
+            F.gumbel_from_exponential_(self.noise[:n].copy_(self.drawn[:n]))
+            self.drawing.wait_stream(here)  # not for the steps, which are launched after this
+        if self.n_taken > self.n_before:
+            graph, parts = self._graph(n)
+            graph.replay()
+            return parts
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):
+            parts = self._take(0)
+        here.wait_stream(self.stream)
         return parts
 
     def _graph(self, n: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
@@ -383,21 +390,13 @@ class _Recorded:
         return self.graphs[n]
 
     def _draw(self, place: int) -> None:
-        """Noise of a step; where steps are long, while the one before is being taken.
+        """Noise of a step, while those before are being taken.
 
         A graph that draws from R generators sets each of them up, with two kernels, before it runs.
         """
-        if self.noise is None:
-            return
-        if self.size > 1 and self.n_taken >= self.n_before:
-            F.draw_exponential_(self.noise[place], self.step.generators)
-            return
-        here = torch.cuda.current_stream(self.device)
-        with torch.cuda.stream(self.drawing):
-            drawn = F.gumbel_noise(self.noise[place], self.step.generators)
-        here.wait_stream(self.drawing)
-        drawn.record_stream(here)
-        self.noise[place].copy_(drawn)
+        if self.noise is not None:
+            with torch.cuda.stream(self.drawing):
+                F.draw_exponential_(self.drawn[place], self.step.generators)
 
     def _take(self, place: int) -> Tensor:
         if self.noise is not None:
