@@ -1,6 +1,8 @@
 """Shared by all tests."""
 
+import io
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,3 +52,32 @@ def untouched_random_state():
     assert torch.equal(torch.get_rng_state(), torch_state)
     after = np.random.get_state()  # noqa: NPY002
     assert all(np.array_equal(a, b) for a, b in zip(after, numpy_state, strict=True))
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Make standard error a terminal, which keeps what is written to it.
+
+    Within the test: between its parts pytest puts a file of its own there.
+    """
+
+    def opened():
+        monkeypatch.setattr(sys, "stderr", Terminal())
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", "120")
+        return sys.stderr
+
+    return opened
+
+
+@pytest.fixture
+def draw():
+    """Normal numbers of a shape, the same ones every time, on a GPU if there is one."""
+    generator = torch.Generator().manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return lambda *shape: torch.randn(*shape, generator=generator).to(device)

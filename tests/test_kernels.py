@@ -35,12 +35,6 @@ def kernels():
     return kernels
 
 
-@pytest.fixture
-def draw():
-    generator = torch.Generator().manual_seed(0)
-    return lambda *shape: torch.randn(*shape, generator=generator).to(DEVICE)
-
-
 #: Triton's interpreter multiplies the bits of bfloat16 as if they were whole numbers.
 DTYPES = [torch.float32, *([torch.bfloat16] if CUDA else [])]
 

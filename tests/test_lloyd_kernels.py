@@ -29,12 +29,6 @@ def kernels():
 
 
 @pytest.fixture
-def draw():
-    generator = torch.Generator().manual_seed(0)
-    return lambda *shape: torch.randn(*shape, generator=generator).to(DEVICE)
-
-
-@pytest.fixture
 def by_kernels(kernels, monkeypatch):
     """``lloyd`` by the kernels, in the interpreter as well; the torch path if told so."""
 

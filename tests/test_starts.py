@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import sys
 
 import numpy as np
@@ -282,19 +281,13 @@ class TestProgress:
         with progress_bar(0, "joint", 10) as callbacks:
             assert callbacks == []
 
-    def test_a_bar_on_a_terminal(self, monkeypatch):
-        class Terminal(io.StringIO):
-            def isatty(self):
-                return True
-
-        monkeypatch.setattr(sys, "stderr", Terminal())
-        monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setenv("COLUMNS", "120")
+    def test_a_bar_on_a_terminal(self, terminal):
+        written_to = terminal()
         with progress_bar(1, "joint", 10) as callbacks:
             (draw,) = callbacks
             assert draw(self.event(5)) is not True  # that would end the phase
             draw(self.event(10))
-        written = sys.stderr.getvalue()
+        written = written_to.getvalue()
         assert "joint" in written
         assert "10/10 steps" in written
         assert "loss 2" in written

@@ -411,3 +411,10 @@ def test_cuda_tensors_stay_on_cuda(algorithm):
     assert fit.inertia_ <= 1.01 * base
     again = quick(algorithm=algorithm, n_init=3, max_iter=1000).fit(rows)
     assert torch.equal(again.cluster_centers_, fit.cluster_centers_)
+
+
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_verbose_draws_a_bar(terminal, verbose):
+    written_to = terminal()
+    ConcreteKMeans(3, verbose=verbose, max_iter=300, tol=0.0, random_state=0).fit(np.eye(40))
+    assert ("300/300 steps" in written_to.getvalue()) is bool(verbose)

@@ -66,6 +66,7 @@ from concrete_kmeans.objectives.shallow import (
     ShallowGradient,
     ShallowObjective,
 )
+from concrete_kmeans.progress import progress_bar
 from concrete_kmeans.training import Annealed, Interrupted, InverseTime, Settings, train
 from concrete_kmeans.validation import (
     check_choice,
@@ -158,7 +159,8 @@ class ConcreteKMeans(
     copy_x : bool, default=True
         For compatibility: X is never written to.
     verbose : int, default=0
-        Log the loss every 100 steps, to the logger ``concrete_kmeans``.
+        Above 0, a progress bar on a terminal; ``algorithm="lloyd"`` has none. What is logged goes
+        to the logger ``concrete_kmeans``, whatever this is.
     random_state : int, RandomState or None, default=None
         Restart ``r`` is seeded with ``random_state + r``, and is what that seed gives alone. No
         global random state is read or written; None draws a fresh seed.
@@ -320,13 +322,15 @@ class ConcreteKMeans(
         """Centres (R, K, D), steps (R,), and the interruption if there was one."""
         objective = ShallowObjective(centers, sigma, self.gradient)
         batches = Batches(rows, weight, self.batch_size, generators, n_batches=self.max_iter)
-        stop = None
-        try:
-            monitor = CentersAtRest(objective, self.tol, self.max_iter // 2, generators)
-            settings = self._settings()
-            outcome = train(objective, batches, settings, generators, monitor=monitor)
-        except Interrupted as interrupted:
-            stop, outcome = interrupted, interrupted.outcome
+        monitor = CentersAtRest(objective, self.tol, self.max_iter // 2, generators)
+        settings, verbose, stop = self._settings(), self.verbose if processes.first() else 0, None
+        with progress_bar(verbose, "fit", self.max_iter) as bar:
+            try:
+                outcome = train(
+                    objective, batches, settings, generators, monitor=monitor, callbacks=bar
+                )
+            except Interrupted as interrupted:
+                stop, outcome = interrupted, interrupted.outcome
         return objective.centers.detach(), outcome.n_steps, stop
 
     def _lloyd(
