@@ -93,13 +93,16 @@ def assignment_log_probs(z: Tensor, centers: Tensor, sigma: float | Tensor) -> T
     return log_probs_from_distances(squared_distances(z, centers), sigma)
 
 
-def log_probs_from_distances(distances: Tensor, sigma: float | Tensor) -> Tensor:
-    """Eq. 5 from squared distances ``(..., B, K)``, which a caller may already have."""
+def log_probs_from_distances(distances: Tensor, sigma: float | Tensor, dim: int = -1) -> Tensor:
+    """Eq. 5 from squared distances ``(..., B, K)``, which a caller may already have.
+
+    Clusters may lie along another axis, ``dim``.
+    """
     # The softmax does not see a shift of a row; without it, a point far from all centres would lose
     # the digits that tell them apart, and a tiny sigma would give -inf everywhere.
-    excess = distances - distances.detach().amin(-1, keepdim=True)
+    excess = distances - distances.detach().amin(dim, keepdim=True)
     sigma = _over_rows_and_clusters(sigma)
-    return (-excess / sigma / sigma).log_softmax(-1)  # Eq. 5
+    return (-excess / sigma / sigma).log_softmax(dim)  # Eq. 5
 
 
 def gumbel_noise(like: Tensor, generator: Generators = None) -> Tensor:

@@ -219,7 +219,10 @@ def _to_rows(gradient: Tensor, weight: Tensor, after: Tensor | None) -> Tensor:
         return cast("Tensor", kernels.to_rows(gradient, weight, after))
     back = _each(products.linear, gradient, weight)
     back = torch.bmm(gradient, weight.mT) if back is None else back
-    return back if after is None else torch.ops.aten.threshold_backward(back, after, 0)
+    if after is None:
+        return back
+    cut = torch.ops.aten.threshold_backward.grad_input
+    return cast("Tensor", cut(back, after, 0, grad_input=back))
 
 
 def _to_layer(rows: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:

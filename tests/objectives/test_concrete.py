@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from concrete_kmeans import functional as F
 from concrete_kmeans.data import Batch
-from concrete_kmeans.objectives.concrete import Concrete, Scales
+from concrete_kmeans.objectives.concrete import Concrete, Scales, assign
 
 TEMPERATURE = 0.7
 SCALES = Scales(
@@ -224,7 +225,8 @@ def test_a_smaller_code_lowers_the_printed_loss_and_not_the_scaled_one(problem):
     for form in ("paper", "scaled"):
         problem.network.encoder[-1].weight.grad = None
         objective = concrete(problem, form=form)
-        objective.loss(problem.batch, 1.0, problem.generators())["clustering"].sum().backward()
+        parts = objective.loss(problem.batch, 1.0, problem.generators())
+        (parts["loss"] - parts["reconstruction"]).sum().backward()
         last = problem.network.encoder[-1]
         moved = [(last.weight, last.weight.grad), (last.bias, last.bias.grad)]
         moved += [(objective.centers, objective.centers.grad)]
@@ -249,3 +251,34 @@ def test_codes_that_are_all_equal_give_finite_gradients(problem):
     objective = concrete(problem)
     objective.loss(problem.batch, 1.0, problem.generators())["loss"].sum().backward()
     assert all(p.grad.isfinite().all() for p in objective.parameters())
+
+
+@pytest.mark.parametrize("far", [0.0, 1e3])
+@pytest.mark.parametrize("balanced", [True, False])
+@pytest.mark.parametrize("shape", [(2, 33, 5, 3), (3, 256, 10, 10), (1, 7, 1, 2)])
+def test_the_gradient_by_hand_is_that_of_autograd(shape, balanced, far):
+    """Value and gradient of the clustering part, for the same noise."""
+    (R, B, K, d), gen = shape, torch.Generator().manual_seed(0)
+
+    def draw(*size):
+        return torch.randn(*size, dtype=torch.float64, generator=gen)
+
+    z, mu = (draw(R, n, d).add_(far).requires_grad_() for n in (B, K))
+    noise = F.gumbel_noise(draw(R, B, K), gen)
+    sigma, spread, weight, other = (draw(R).abs() + 0.5 for _ in range(4))
+    sizes = draw(R, K).softmax(-1)
+    given = {"sigma": sigma, "spread": spread, "weight": weight, "sizes": sizes}
+    given["balance_weight"] = other if balanced else None
+    found = assign(z.detach(), mu.detach(), noise, TEMPERATURE, **given)
+
+    distances = F.squared_distances(z, mu)
+    distances = distances * (spread / z.var(-2, correction=0).sum(-1)).view(-1, 1, 1)
+    log_probs = F.log_probs_from_distances(distances, sigma)
+    assignment = F.concrete_assignment(log_probs, TEMPERATURE, noise=noise)
+    clustering = F.loss_from_distances(distances, assignment, "mean")
+    share = log_probs.exp().mean(-2)
+    balance = (share * (share.log() - sizes.log())).sum(-1) * balanced
+    loss = weight * clustering + other * balance
+    expected = loss, clustering, balance, *torch.autograd.grad(loss.sum(), (z, mu))
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs.detach(), rtol=0, atol=1e-10)

@@ -121,10 +121,9 @@ class Concrete(DeepObjective):
         alone = clean is codes
         codes = self.network.points(codes)
         clean = codes if alone else self.network.points(clean)
-        if noise is not None and alone and self._at_once(codes):
-            tau = torch.as_tensor(temperature, dtype=torch.float32, device=codes.device)
+        if noise is not None and alone and self.form == "scaled" and not processes.many():
             weighted, clustering, balance = _Clustering.apply(  # type: ignore[no-untyped-call]
-                codes, self.centers, noise, tau, self
+                codes, self.centers, noise, temperature, self
             )
             parts = {"clustering": clustering}
             return weighted, parts | ({"balance": balance} if self.balance else {})
@@ -149,12 +148,6 @@ class Concrete(DeepObjective):
             parts["balance"] = self._balance(log_probs, batch.share)
             weighted = weighted + self.balance_weight * parts["balance"]
         return weighted, parts
-
-    def _at_once(self, codes: Tensor) -> bool:
-        """Whether one kernel can do all of Eqs. 5 to 7, and the way back."""
-        small = codes.shape[1] * self.centers.shape[1] <= AT_ONCE
-        plain = self.form == "scaled" and not processes.many()
-        return small and plain and kernels_for(codes, self.centers) is not None
 
     def distances(self, codes: Tensor, share: float = 1.0) -> Tensor:
         """Squared distances (R, B, K) to the centres, as if the code had its first spread.
@@ -182,9 +175,7 @@ class Concrete(DeepObjective):
         """Divergence of the batch's mean assignment from the first sizes, (R,)."""
         # Departs from Eq. 8: a few clusters swallow the rest without this term (docs/deep.md).
         mean = processes.sum_with_gradient(log_probs.exp().mean(-2), part)
-        share = mean.clamp_min(_TINY)  # (R, K)
-        sizes = self.scales.sizes.clamp_min(1.0 / (self.scales.sizes.shape[-1] * 1e3))
-        return (share * (share.log() - sizes.log())).sum(-1)
+        return (mean.clamp_min(_TINY) * _log_ratio(mean, self.scales.sizes)).sum(-1)
 
 
 class _Clustering(torch.autograd.Function):
@@ -192,23 +183,32 @@ class _Clustering(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, codes: Tensor, centers: Tensor, noise: Tensor, tau: Tensor, of: Concrete
+        ctx: Any,
+        codes: Tensor,
+        centers: Tensor,
+        noise: Tensor,
+        temperature: float | Tensor,
+        of: Concrete,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        kernels = cast("Any", kernels_for(codes))
-        found = kernels.assign(
+        small = codes.shape[1] * centers.shape[1] <= AT_ONCE
+        kernels = kernels_for(codes, centers) if small else None
+        if kernels is not None:
+            temperature = torch.as_tensor(temperature, dtype=torch.float32, device=codes.device)
+        found = (assign if kernels is None else kernels.assign)(
             codes.contiguous(),
             centers,
             noise,
-            tau,
+            temperature,
             sigma=of.sigma,
             spread=of.scales.spread,
             weight=of.weight,
             balance_weight=of.balance_weight if of.balance else None,
             sizes=of.scales.sizes,
         )
-        ctx.save_for_backward(found.to_codes, found.to_centers)
-        ctx.mark_non_differentiable(found.clustering, found.balance)
-        return found.weighted, found.clustering, found.balance
+        weighted, clustering, balance, to_codes, to_centers = found
+        ctx.save_for_backward(to_codes, to_centers)
+        ctx.mark_non_differentiable(clustering, balance)
+        return weighted, clustering, balance
 
     @staticmethod
     @once_differentiable
@@ -218,6 +218,68 @@ class _Clustering(torch.autograd.Function):
             return to_codes, to_centers, None, None, None
         slope = gradient.view(-1, 1, 1)
         return (to_codes * slope).to(to_codes.dtype), to_centers * slope, None, None, None
+
+
+def assign(
+    codes: Tensor,
+    centers: Tensor,
+    noise: Tensor,
+    temperature: float | Tensor,
+    *,
+    sigma: Tensor,
+    spread: Tensor,
+    weight: Tensor,
+    balance_weight: Tensor | None,
+    sizes: Tensor,
+) -> tuple[Tensor, ...]:
+    """What the kernel of this name finds, by torch's operations: a third of those of autograd.
+
+    Of clusters and rows (R, K, B): a sum over few clusters is slow where they lie side by side.
+    """
+    n, own, one = codes.shape[1], codes.dtype, _over(weight / codes.shape[1])
+    codes, centers = F.at_least_float32(codes, centers)
+    with torch.autocast(codes.device.type, enabled=False):
+        mean = codes.mean(1, keepdim=True)
+        z, mu = codes - mean, centers - mean  # far from the origin, squares lose their digits
+        norms = (z * z).sum(-1).unsqueeze(1)  # (R, 1, B)
+        variance = norms.mean(-1, keepdim=True)  # (R, 1, 1)
+        bounded = variance.clamp_min(_TINY)
+        scale = _over(spread) / bounded
+        norms = norms + (mu * mu).sum(-1, keepdim=True)  # (R, K, B)
+        distances = torch.baddbmm(norms, mu, z.mT, alpha=-2.0).clamp_min_(0.0).mul_(scale)
+        log_probs = F.log_probs_from_distances(distances, sigma, dim=1)  # Eq. 5
+        soft = ((log_probs + noise.mT) / temperature).softmax(1)  # Eq. 6
+        hard = torch.zeros_like(soft).scatter_(1, soft.max(1, keepdim=True).indices, 1.0)
+        clustering = (hard * distances).sum((1, 2)) / n  # Eq. 7
+        weighted, balance = weight * clustering, torch.zeros_like(clustering)
+        # back: to the distances as they are, and through the soft sample
+        expected = (soft * distances).sum(1, keepdim=True)
+        to_logits = soft * (distances - expected).mul_(one / temperature)
+        if balance_weight is not None:
+            probs = log_probs.exp()
+            share = probs.mean(-1)  # (R, K)
+            ratio = _log_ratio(share, sizes)
+            balance = (share.clamp_min(_TINY) * ratio).sum(-1)
+            weighted = weighted + balance_weight * balance
+            slope = ((ratio + 1.0) * (share >= _TINY)).unsqueeze(-1) * _over(balance_weight / n)
+            to_logits += probs * (slope - (probs * slope).sum(1, keepdim=True))
+        to_distances = one * hard - to_logits / _over(sigma * sigma)
+        to_variance = (to_distances * distances).sum((1, 2), keepdim=True) * (variance > _TINY)
+        to_squares = to_distances.mul_(2.0 * scale)
+        to_codes = z * (to_squares.sum(1).unsqueeze(-1) - to_variance * (2.0 / n) / bounded)
+        to_codes -= to_squares.mT @ mu
+        to_centers = mu * to_squares.sum(-1, keepdim=True) - to_squares @ z
+    return weighted, clustering, balance, to_codes.to(own), to_centers
+
+
+def _over(value: Tensor) -> Tensor:
+    """A value a restart, (R,), to broadcast over rows and clusters."""
+    return value.view(-1, 1, 1)
+
+
+def _log_ratio(share: Tensor, sizes: Tensor) -> Tensor:
+    """Of shares of rows (..., K) to the first sizes, both kept from zero."""
+    return share.clamp_min(_TINY).log() - sizes.clamp_min(1.0 / (sizes.shape[-1] * 1e3)).log()
 
 
 def _variance(codes: Tensor, share: float) -> Tensor:

@@ -88,8 +88,9 @@ class _SquaredError(torch.autograd.Function):
         if kernels := kernels_for(decoded, rows):
             loss, slope = kernels.squared_error(decoded.contiguous(), rows.contiguous())
         else:
-            error = decoded - rows
-            loss, slope = (error * error).sum(-1).mean(-1), error * (2.0 / error.shape[1])  # Eq. 4
+            error = (decoded - rows).flatten(1)
+            loss = (torch.linalg.vector_norm(error, dim=1) ** 2) / rows.shape[1]  # Eq. 4
+            slope = error.mul_(2.0 / rows.shape[1]).view_as(rows)
         ctx.save_for_backward(slope.to(decoded.dtype))
         return cast("Tensor", loss)
 
