@@ -3,8 +3,9 @@
 import importlib.util
 
 # their kernels are decorated by Triton, which only a torch for CUDA brings along
+KERNELS = ("hopper", "kernels", "lloyd_kernels")
 collect_ignore = (
     []
     if importlib.util.find_spec("triton")
-    else ["src/concrete_kmeans/kernels.py", "src/concrete_kmeans/lloyd_kernels.py"]
+    else [f"src/concrete_kmeans/{name}.py" for name in KERNELS]
 )

@@ -418,6 +418,7 @@ for step in range(3):
     optimizer.step()
 result = {"together": gradients[0], "alone": gradients[1], "state": network.module.state_dict()}
 torch.save(result, f"{folder}/{rank}.pt")
+dist.barrier()  # gloo may abort a rank that still works when the other one ends: 3 times in 20
 dist.destroy_process_group()
 """
 
