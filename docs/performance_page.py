@@ -31,14 +31,17 @@ COLORS = ("#1f6feb", "#e08a1e", "#2d6a4f", "#8a2c2c", "#7a5195", "#5a6470", "#0b
 REASONS = {
     "joint MNIST epoch, float32: of torch": "what is no product; the profile below says what",
     "joint MNIST epoch, float32: of the best": (
-        "the products of a step reach 90 % of it; Adam, loss and the rest take a third of the time"
+        "the products of a step reach nine tenths of it; Adam, loss and the rest take a quarter of "
+        "the time"
     ),
     "joint MNIST epoch, float32: over": "both run the same products; only the rest can be saved",
     "joint MNIST epoch, DCN": "both run the same products; only the rest can be saved",
     "joint MNIST epoch, over": "both run the same products; only the rest can be saved",
     "joint MNIST epoch, bfloat16": "master weights, Adam and the loss stay float32",
     "joint MNIST epoch, one seed": "the profile below says where the time goes",
-    "joint MNIST epoch, 15 seeds": "gradients of weights and Adam take most of it",
+    "joint MNIST epoch, 15 seeds": (
+        "gradients of weights and Adam take most of it; Hopper's own kernel is for bfloat16"
+    ),
     "all of Table 2": "the joint epochs; the cells' seconds are in the table itself",
     "predict": "the last layer, ten units wide, runs at a fifth of the best rate",
     "Lloyd, MNIST": "with ten centres the product runs at 40 % of the best rate, for everybody",
