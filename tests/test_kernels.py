@@ -94,23 +94,18 @@ class TestLayers:
         """As far as the gradients that the kernel itself would give, moved one by one."""
         rows = draw(n_restarts, n_rows, n_in).to(dtype)
         gradient = draw(n_restarts, n_rows, n_out).to(dtype)
-        both = {}
-        for way in ("at once", "one by one"):
-            weight, bias = adam_of(kernels, draw, n_restarts, n_in, n_out)
-            pace, steps = pace_of(kernels), torch.zeros(2, device=DEVICE)
-            for _ in range(3):
-                kernels.count(steps, torch.tensor(1e-2, device=DEVICE), pace)
-                if way == "at once":
-                    kernels.move_layer(rows, gradient, weight, bias, pace)
-                else:
-                    for slope, of in zip(
-                        kernels.to_layer(rows, gradient), (weight, bias), strict=True
-                    ):
-                        kernels.move(slope, of, pace)
-            both[way] = [*weight, *bias[:3]]
-        for mine, theirs in zip(*both.values(), strict=True):
-            near = 2**-7 if mine.dtype == torch.bfloat16 else 1e-5
-            torch.testing.assert_close(mine, theirs, rtol=near, atol=1e-6)
+
+        def one_by_one(weight, bias, pace):
+            slopes = kernels.to_layer(rows, gradient)
+            for slope, of in zip(slopes, (weight, bias), strict=True):
+                kernels.move(slope, of, pace)
+
+        as_far(
+            kernels,
+            (n_restarts, n_in, n_out),
+            lambda *adam: kernels.move_layer(rows, gradient, *adam),
+            one_by_one,
+        )
 
 
 @pytest.fixture
@@ -140,27 +135,19 @@ class TestHopper:
         rows = draw(n_restarts, n_rows, n_in).bfloat16()
         gradient = draw(n_restarts, n_rows, n_out).bfloat16()
         assert hopper.can_move(rows, gradient)
-        both = {}
-        for way in ("this", "other"):
-            weight, bias = adam_of(kernels, draw, n_restarts, n_in, n_out)
-            pace, steps = pace_of(kernels), torch.zeros(2, device=DEVICE)
-            for _ in range(3):
-                kernels.count(steps, torch.tensor(1e-2, device=DEVICE), pace)
-                if way == "this":
-                    hopper.move_layer(rows, gradient, weight, bias[:3], *pace)
-                else:
-                    kernels.move_layer(rows, gradient, weight, bias, pace)
-            both[way] = [*weight, *bias[:3]]
-        for mine, theirs in zip(*both.values(), strict=True):
-            near = 2**-7 if mine.dtype == torch.bfloat16 else 1e-5
-            torch.testing.assert_close(mine, theirs, rtol=near, atol=1e-6)
+        as_far(
+            kernels,
+            (n_restarts, n_in, n_out),
+            lambda weight, bias, pace: hopper.move_layer(rows, gradient, weight, bias[:3], *pace),
+            lambda *adam: kernels.move_layer(rows, gradient, *adam),
+        )
 
     def test_restarts_stay_apart(self, kernels, hopper, draw):
         """One that has failed leaves the others alone, though tiles reach beyond its weights."""
         rows, gradient = draw(3, 64, 72).bfloat16(), draw(3, 64, 40).bfloat16()
         results = []
         for broken in (False, True):
-            weight, bias = adam_of(kernels, draw, 3, 72, 40)
+            weight, bias = adam_of(kernels, 3, 72, 40)
             inputs = [rows.clone(), gradient.clone()]
             if broken:
                 for part in (*inputs, *weight, *bias[:3]):
@@ -200,11 +187,26 @@ class TestHopper:
             assert (mine - theirs).norm() <= 0.05 * (theirs - start).norm()
 
 
+def as_far(kernels, shape, *ways):
+    """Three steps of Adam lead to the same place, one way and the other."""
+    ends = []
+    for move in ways:
+        weight, bias = adam_of(kernels, *shape)
+        pace, steps = pace_of(kernels), torch.zeros(2, device=DEVICE)
+        for _ in range(3):
+            kernels.count(steps, torch.tensor(1e-2, device=DEVICE), pace)
+            move(weight, bias, pace)
+        ends.append([*weight, *bias[:3]])
+    for mine, theirs in zip(*ends, strict=True):
+        near = 2**-7 if mine.dtype == torch.bfloat16 else 1e-5
+        torch.testing.assert_close(mine, theirs, rtol=near, atol=1e-6)
+
+
 def pace_of(kernels):
     return kernels.Pace(torch.zeros(2, device=DEVICE), (0.9, 0.999), 1e-8)
 
 
-def adam_of(kernels, draw, n_restarts, n_in, n_out):
+def adam_of(kernels, n_restarts, n_in, n_out):
     """A weight with a copy, and a bias, the same each time."""
     found = []
     for shape in ((n_restarts, n_in, n_out), (n_restarts, 1, n_out)):
