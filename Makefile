@@ -59,6 +59,7 @@ results: $(VENV)/.installed-dev
 figures: $(VENV)/.installed-dev
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/performance_page.py
+	$(BIN)/python docs/cost_model.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "concrete-kmeans needs Python 3.11 or later; try make PYTHON=python3.11")'
