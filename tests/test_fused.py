@@ -15,7 +15,12 @@ def test_tensors_of_the_cpu_have_torchs_own():
 
 
 @pytest.mark.parametrize(
-    "which", [("_kernels",), ("_lloyd_kernels",), ("_hopper", torch.device("cuda:0"))]
+    "which",
+    [
+        ("_kernels",),
+        ("_lloyd_kernels", 10, 784, torch.device("cuda:0")),
+        ("_hopper", torch.device("cuda:0")),
+    ],
 )
 @pytest.mark.parametrize("error", [ImportError("no triton"), RuntimeError("no C compiler")])
 def test_kernels_that_do_not_run_are_named_and_left_alone(monkeypatch, caplog, error, which):
@@ -28,6 +33,26 @@ def test_kernels_that_do_not_run_are_named_and_left_alone(monkeypatch, caplog, e
     with caplog.at_level(logging.WARNING, logger="concrete_kmeans.fused"):
         assert getattr(fused, name).__wrapped__(*given) is None
     assert f"{type(error).__name__}: {error}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_clusters", "runs"),
+    [
+        ((70_000, 784), 10, True),
+        ((15, 70_000, 784), 10, True),
+        ((1_797, 64), 10, False),
+        ((100, 1_797, 64), 10, False),
+        ((2**31, 32), 100, False),
+    ],
+)
+def test_small_problems_of_lloyds_wait_for_no_compiler(monkeypatch, shape, n_clusters, runs):
+    rows = torch.empty(shape, device="meta")
+    monkeypatch.setattr(type(rows), "is_cuda", True)
+    asked = []
+    monkeypatch.setattr(fused, "_lloyd_kernels", lambda *given: asked.append(given) or torch)
+    found = fused.kernels_for_lloyd(rows, n_clusters)
+    assert found is (torch if runs else None)
+    assert asked == ([(n_clusters, shape[-1], rows.device)] if runs else [])
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (10, 0)])

@@ -35,7 +35,7 @@ def by_kernels(kernels, monkeypatch):
     def fit(*args, torch_path=False, **kwargs):
         with monkeypatch.context() as patch:
             chosen = None if torch_path else kernels
-            patch.setattr(fused, "kernels_for_lloyd", lambda rows: chosen)
+            patch.setattr(fused, "kernels_for_lloyd", lambda *_: chosen)
             return lloyd(*args, **kwargs)
 
     return fit
@@ -299,11 +299,57 @@ def test_uneven_weights_and_float64_take_the_torch_path(kernels, draw, monkeypat
     X, centers = clouds(draw, 60, 3, 4), draw(4, 3)
     weight = torch.ones(60, device=DEVICE)
     weight[0] = 1e-9
-    monkeypatch.setattr(fused, "kernels_for_lloyd", lambda rows: kernels)
+    monkeypatch.setattr(fused, "kernels_for_lloyd", lambda *_: kernels)
     monkeypatch.setattr(kernels, "Pass", None)
     lloyd(X, centers, sample_weight=weight)
     monkeypatch.undo()
-    assert fused.kernels_for_lloyd(X.double()) is None
+    assert fused.kernels_for_lloyd(X.double(), fused.LARGE) is None
+
+
+@pytest.mark.skipif(not CUDA, reason="needs CUDA")
+def test_a_large_problem_runs_them_and_a_small_one_does_not(kernels, monkeypatch):
+    """Whatever the number of restarts: in a stack and alone a restart takes the same way."""
+    shapes = []
+    original = kernels.Pass.__init__
+
+    def noted(self, rows, *args, **kwargs):
+        shapes.append(tuple(rows.shape))
+        original(self, rows, *args, **kwargs)
+
+    monkeypatch.setattr(kernels.Pass, "__init__", noted)
+    X = torch.randn(fused.LARGE // (32 * 16), 32, device="cuda")
+    assert fused.kernels_for_lloyd(X, 16) is kernels  # tried out with two rows
+    shapes.clear()
+    for R in (1, 3):
+        centers = X[: 16 * R].view(R, 16, 32)
+        lloyd(X, centers, max_iter=2)
+        lloyd(X[1:], centers, max_iter=2)
+    assert shapes == [X.shape] * 2
+
+
+@pytest.mark.skipif(not CUDA, reason="needs CUDA")
+def test_what_is_tried_out_is_what_runs(kernels, draw):
+    """No kernel is compiled for a fit that was not for its trial, nor for other numbers of rows."""
+    kinds = [kernels._nearest, kernels._move_all, kernels._move_listed, kernels._means]
+
+    def compiled():
+        return [len(kind.device_caches[torch.cuda.current_device()][0]) for kind in kinds]
+
+    K, D = 37, 44  # tiles of no other test; other sizes may have compiled what does not need them
+    before = compiled()
+    kernels.try_out(K, D, torch.device("cuda"))
+    tried = compiled()
+    more = [now - then for now, then in zip(tried, before, strict=True)]
+    assert more[0] == 1
+    assert max(more) == 1
+    for R, N in ((1, 4096), (16, 4097), (3, 160)):
+        X = draw(N, D)
+        one, which = new_pass(kernels, X, R, K)
+        centers = draw(R, K, D)
+        for whole in (True, False):
+            run(one, centers, which, whole)
+            one.means(centers, which)
+    assert compiled() == tried
 
 
 @pytest.mark.skipif(not CUDA, reason="needs CUDA")
@@ -313,7 +359,9 @@ def test_a_device_without_them_says_so(monkeypatch, caplog):
 
     fused._lloyd_kernels.cache_clear()
     monkeypatch.setattr(fused.importlib, "import_module", broken)
+    monkeypatch.setattr(fused, "LARGE", 0)
     X = torch.randn(50, 2, device="cuda")
     lloyd(X, X[:3])
     assert "Triton's do not run here (RuntimeError: no compiler)" in caplog.text
+    assert "3 clusters of 2 features on cuda:0" in caplog.text
     fused._lloyd_kernels.cache_clear()

@@ -21,6 +21,9 @@ SHARED_MEMORY = 2**17 + 2**12
 DTYPES = (torch.float32, torch.bfloat16)
 #: Weights of all restarts from which on :mod:`hopper` is faster: tiles for every multiprocessor.
 MANY_WEIGHTS = 2**20
+#: Products of a restart's iteration from which on Lloyd's kernels run: below, a fit takes some
+#: hundredths of a second either way, and they take seconds to compile where no fit has been yet.
+LARGE = 2**26
 
 
 def kernels_for(*tensors: Tensor) -> ModuleType | None:
@@ -93,28 +96,37 @@ def _hopper(device: torch.device) -> ModuleType | None:
     return hopper
 
 
-def kernels_for_lloyd(rows: object) -> ModuleType | None:
+def kernels_for_lloyd(rows: object, n_clusters: int) -> ModuleType | None:
     """:mod:`lloyd_kernels`, if it can work on the rows; None for torch's own operations.
+
+    Those also for small problems, whatever the number of restarts: a restart takes the same way
+    in a stack and alone.
 
     Examples
     --------
-    >>> kernels_for_lloyd(torch.zeros(3, 2)) is None
+    >>> kernels_for_lloyd(torch.zeros(3, 2), 2) is None
     True
     """
     if not (isinstance(rows, Tensor) and rows.is_cuda and rows.dtype == torch.float32):
         return None
-    return _lloyd_kernels() if rows.shape[-2] < 2**31 else None  # what it counts by
+    n_rows, n_features = rows.shape[-2:]
+    if n_rows * n_features * n_clusters < LARGE or n_rows >= 2**31:  # what it counts by
+        return None
+    return _lloyd_kernels(n_clusters, n_features, rows.device)
 
 
 @functools.cache
-def _lloyd_kernels() -> ModuleType | None:
+def _lloyd_kernels(n_clusters: int, n_features: int, device: torch.device) -> ModuleType | None:
     try:
         kernels = importlib.import_module("concrete_kmeans.lloyd_kernels")
-        kernels.try_out("cuda")
+        kernels.try_out(n_clusters, n_features, device)
     except Exception as error:  # noqa: BLE001  # as below
         logger.warning(
-            "Lloyd's algorithm on CUDA runs torch's own kernels, which take longer: Triton's do "
-            "not run here (%s: %s)",
+            "Lloyd's algorithm with %d clusters of %d features on %s runs torch's own kernels, "
+            "which take longer: Triton's do not run here (%s: %s)",
+            n_clusters,
+            n_features,
+            device,
             type(error).__name__,
             error,
         )

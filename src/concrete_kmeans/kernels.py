@@ -34,6 +34,9 @@ __all__ = [
 
 #: Where a variance or a share of rows counts as zero.
 TINY = tl.constexpr(1e-12)
+#: Numbers that are not compiled in, as one or a multiple of 16: a kernel takes up to a second to
+#: compile, and units say already what lies side by side in memory.
+ANY = ("n_rows", "in_units", "out_units", "fours")
 
 
 def shared_memory(device: torch.device) -> int:
@@ -103,7 +106,7 @@ class Tile(NamedTuple):
     stages: int
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY)
 def _affine(
     rows, weight, bias, out, n_rows, in_units, out_units, rows_apart,
     IN: tl.constexpr, OUT: tl.constexpr, RELU: tl.constexpr,
@@ -171,7 +174,7 @@ def affine(rows: Tensor, weight: Tensor, bias: Tensor, *, relu: bool) -> Tensor:
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY)
 def _to_rows(
     gradient, weight, after, out, n_rows, in_units, out_units,
     IN: tl.constexpr, OUT: tl.constexpr, CUT: tl.constexpr,
@@ -390,7 +393,7 @@ def _prefetch(pointers):
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY)
 def _layer(
     rows, gradient, weight, first, second, copy, bias, bias_first, bias_second, scales,
     n_rows, in_units, out_units, fours, rows_apart, IN: tl.constexpr, OUT: tl.constexpr,
@@ -528,7 +531,7 @@ class Clustering(NamedTuple):
     """(R, K, d)."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("n_rows", "n_clusters", "n_features"))
 def _assign(
     codes, centers, noise, temperature, sigma, spread, weight, balance_weight, sizes,
     to_codes, to_centers, weighted, clustering, balance, n_rows, n_clusters, n_features,

@@ -1407,7 +1407,7 @@ class _FusedPartition(_Partition):
 
 
 def _partition(chunks: _Chunks, R: int, K: int, threads: _Threads, together: int) -> _Partition:
-    kernels = fused.kernels_for_lloyd(chunks.X)
+    kernels = fused.kernels_for_lloyd(chunks.X, K)
     if kernels is not None and not _even(chunks.weight):
         logger.info("sample_weight is too uneven for fixed point: torch's own kernels run")
         kernels = None

@@ -29,6 +29,9 @@ BITS = tl.constexpr(11)
 PIECES, LARGEST = 4, 43
 #: Rows whose pieces, added up in float32, still are whole numbers.
 LONGEST = 2**13
+#: Numbers that are not compiled in, as one or a multiple of 16: a kernel takes up to a second to
+#: compile, and none of these says what lies side by side in memory.
+ANY = ("n_rows", "n_running", "n_clusters", "units", "row_units", "run", "whole", "means")
 
 
 # ------------------------------------------------------------------------------------ fixed point
@@ -105,7 +108,7 @@ def _add_product(total, x, high, low, WAY: tl.constexpr):
 @triton.jit
 def _settle(
     after, weight, labels, old, listed, counts, weights, restart, begin, n_rows, n_clusters,
-    weight_scale, WEIGHT: tl.constexpr, WHOLE: tl.constexpr, FEW: tl.constexpr, ROWS: tl.constexpr,
+    weight_scale, whole, WEIGHT: tl.constexpr, FEW: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Write the labels of a block of rows, what changed, and the weights of the clusters."""
     at = tl.arange(0, ROWS)
@@ -117,10 +120,10 @@ def _settle(
     if n_changed > 0:
         slot = tl.atomic_add(counts + restart, n_changed.to(tl.int64), sem="relaxed")
         tl.store(labels + here + at, after, changed)
-        tl.store(old + here + at, before, is_row if WHOLE else changed)
-        if not WHOLE:
-            slot += tl.cumsum(changed.to(tl.int32), 0) - 1
-            tl.store(listed + restart * n_rows + slot, begin.to(tl.int32) + at, changed)
+        tl.store(old + here + at, before, changed | (is_row & (whole != 0)))
+        if whole == 0:
+            place = slot + tl.cumsum(changed.to(tl.int32), 0) - 1
+            tl.store(listed + restart * n_rows + place, begin.to(tl.int32) + at, changed)
         mass = tl.full((ROWS,), 1, tl.int64)
         if WEIGHT:
             mass = _whole(tl.load(weight + begin + at, is_row, 0.0), weight_scale)
@@ -135,16 +138,16 @@ def _settle(
         else:
             tl.atomic_add(weights + after, mass, changed, sem="relaxed")
             tl.atomic_add(weights + before, -mass, changed & (before >= 0), sem="relaxed")
-    elif WHOLE:
+    elif whole != 0:
         tl.store(old + here + at, before, is_row)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY)
 def _nearest(
     rows, shift, high, low, norms, weight, which, labels, old, listed, counts, weights,
-    n_rows, n_running, n_clusters, units, row_units, rows_apart, apart, weight_scale,
+    n_rows, n_running, n_clusters, units, row_units, rows_apart, apart, weight_scale, whole,
     UNIT: tl.constexpr, ROW_UNIT: tl.constexpr, SHIFT: tl.constexpr, WEIGHT: tl.constexpr,
-    WAY: tl.constexpr, WHOLE: tl.constexpr, ONE: tl.constexpr, FEW: tl.constexpr,
+    WAY: tl.constexpr, ONE: tl.constexpr, FEW: tl.constexpr,
     ROWS: tl.constexpr, CLUSTERS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     # programs that read the same rows follow each other
@@ -194,7 +197,7 @@ def _nearest(
 
     _settle(
         after, weight, labels, old, listed, counts, weights, restart, begin, n_rows, n_clusters,
-        weight_scale, WEIGHT, WHOLE, FEW, ROWS,
+        weight_scale, whole, WEIGHT, FEW, ROWS,
     )  # fmt: skip
 
 
@@ -203,7 +206,7 @@ def _nearest(
 
 # Were the widths known as multiples of something, a thread would take neighbours, and the atomic
 # adds of a warp would lie apart.
-@triton.jit(do_not_specialize=["n_features", "width"])
+@triton.jit(do_not_specialize=("n_features", "width", *ANY))
 def _move_listed(
     rows, shift, weight, which, labels, old, listed, counts, sums, scales,
     n_rows, n_clusters, n_features, width, rows_apart, apart,
@@ -240,7 +243,7 @@ def _move_listed(
             tl.atomic_add(there + before[:, None], -x, leaves[:, None] & is_k, sem="relaxed")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY)
 def _move_all(
     rows, shift, weight, which, labels, old, sums, scales,
     n_rows, n_clusters, units, row_units, rows_apart, apart, run,
@@ -295,11 +298,11 @@ def _move_all(
 # ------------------------------------------------------------------------------------------ means
 
 
-@triton.jit
+@triton.jit(do_not_specialize=ANY)
 def _means(
     centers, previous, high, low, norms, which, sums, units, weights, counts, told,
-    n_clusters, n_features, apart, weight_unit, empty_weight,
-    MEANS: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr,
+    n_clusters, n_features, apart, weight_unit, empty_weight, means,
+    SPLIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     cluster = tl.program_id(0)
     restart = tl.load(which + tl.program_id(1))
@@ -314,7 +317,7 @@ def _means(
         k = first + tl.arange(0, BLOCK)
         inside = k < n_features
         c = tl.load(centers + begin + k, inside, 0.0)
-        if MEANS:
+        if means != 0:
             tl.store(previous + begin + k, c, inside)
             unit = tl.load(units + restart * apart + k, inside, 0.0)
             mean = tl.load(sums + begin + k, inside, 0).to(tl.float64) * unit / divisor
@@ -330,7 +333,7 @@ def _means(
             c = c_high
         tl.store(high + begin + k, c, inside)
     tl.store(norms + place, tl.sum(norm))
-    if MEANS:
+    if means != 0:
         told += tl.program_id(1) * (n_clusters + 1)
         tl.store(told + cluster, tl.where(empty, -1.0, tl.sum(moved)))
         if cluster == 0:
@@ -512,9 +515,10 @@ class Pass:
                 rows, shift, self.high, self.low, self.norms, weight, which, self.labels, self.old,
                 self.listed, self.counts, self.weights, self.n_rows, len(which), K,
                 rows_apart=self._apart()[0], apart=self._apart()[1],
-                weight_scale=self.weight_scale, **self._known(), WAY=self.tiles.way, WHOLE=whole,
-                ONE=tile.depth >= D, FEW=K <= 16, ROWS=tile.rows, CLUSTERS=tile.clusters,
-                DEPTH=tile.depth, num_warps=tile.warps, num_stages=tile.stages,
+                weight_scale=self.weight_scale, whole=int(whole), **self._known(),
+                WAY=self.tiles.way, ONE=tile.depth >= D, FEW=K <= 16,
+                ROWS=tile.rows, CLUSTERS=tile.clusters, DEPTH=tile.depth,
+                num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip
 
     def move(self, which: Tensor, *, whole: bool) -> None:
@@ -554,7 +558,7 @@ class Pass:
             _means[(self.n_clusters, len(which))](
                 centers, self.previous, self.high, self.low, self.norms, which, self.sums,
                 self.units, self.weights, self.counts, self.told, self.n_clusters, self.n_features,
-                self._apart()[1], self.weight_unit, self.empty_weight, MEANS=means,
+                self._apart()[1], self.weight_unit, self.empty_weight, int(means),
                 SPLIT=self.tiles.way == "split", BLOCK=min(1024, _power(self.n_features)),
                 num_warps=1 if self.n_features <= 256 else 4,
             )  # fmt: skip
@@ -588,15 +592,17 @@ class Pass:
             self.weights[r].index_add_(0, clusters, mass, alpha=sign)
 
 
-def try_out(device: str) -> None:
-    """Run a pass with the largest tiles; an error says what is in the way."""
-    for n_clusters, n_features in ((129, 65), (129, 64)):
-        rows = torch.zeros(2, n_features, device=device)
-        labels = torch.full((1, 2), -1, dtype=torch.int32, device=device)
-        one, which = Pass(rows, None, None, labels, n_clusters), labels.new_zeros(1).long()
-        centers = rows.new_zeros(1, n_clusters, n_features)
-        one.prepare(centers, which)
-        for whole in (True, False):
-            one.look(which, whole=whole)
-            one.move(which, whole=whole)
-            one.means(centers, which)
+def try_out(n_clusters: int, n_features: int, device: torch.device) -> None:
+    """Run a pass with the tiles for such a size; an error says what is in the way.
+
+    Without shift and weights, as most fits are: what is compiled here serves them.
+    """
+    rows = torch.zeros(2, n_features, device=device)
+    labels = torch.full((1, 2), -1, dtype=torch.int32, device=device)
+    one, which = Pass(rows, None, None, labels, n_clusters), labels.new_zeros(1).long()
+    centers = rows.new_zeros(1, n_clusters, n_features)
+    one.prepare(centers, which)
+    for whole in (True, False):
+        one.look(which, whole=whole)
+        one.move(which, whole=whole)
+        one.means(centers, which)

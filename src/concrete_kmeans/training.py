@@ -262,6 +262,7 @@ class _Step:
     def __call__(self, batch: Batch, temperature: float | Tensor, rate: float | Tensor) -> Tensor:
         """Take it; return the parts of the loss, (1, P, R)."""
         objective, settings = self.objective, self.settings
+        objective.batch = batch
         self.optimizer.zero_grad()
         with self.side.open():
             if isinstance(self.optimizer, EarlyAdam):
@@ -303,6 +304,15 @@ class _Step:
             self.optimizer.close()
 
 
+class _Graph(NamedTuple):
+    """Recorded steps, and where they leave what others look at."""
+
+    graph: torch.cuda.CUDAGraph
+    parts: Tensor
+    """(n, P, R), of their losses."""
+    last: Batch
+
+
 class _Recorded:
     """Steps recorded as a CUDA graph: the same kernels on the same memory, launched as one.
 
@@ -336,7 +346,7 @@ class _Recorded:
             self.noise, self.drawn = like.new_zeros(2, self.size, *shape)
             self.drawn.record_stream(self.drawing)
         self.drawing.wait_stream(torch.cuda.current_stream(self.device))
-        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self.graphs: dict[int, _Graph] = {}
         self.waiting: list[Tensor] = []
         self.n_taken = 0
 
@@ -367,17 +377,18 @@ class _Recorded:
             F.gumbel_from_exponential_(self.noise[:n].copy_(self.drawn[:n]))
             self.drawing.wait_stream(here)  # not for the steps, which are launched after this
         if self.n_taken > self.n_before:
-            graph, parts = self._graph(n)
-            graph.replay()
-            return parts
+            steps = self._graph(n)
+            steps.graph.replay()
+            self.step.objective.batch = steps.last
+            return steps.parts
         self.stream.wait_stream(here)
         with torch.cuda.stream(self.stream):
             parts = self._take(0)
         here.wait_stream(self.stream)
         return parts
 
-    def _graph(self, n: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """Of n steps, and where it leaves the parts of their losses, (n, P, R)."""
+    def _graph(self, n: int) -> _Graph:
+        """Of n steps."""
         if n not in self.graphs:
             graph = torch.cuda.CUDAGraph()
             if self.step.objective.draws:
@@ -386,7 +397,7 @@ class _Recorded:
             with torch.cuda.graph(graph, stream=self.stream):
                 taken = [self._take(place) for place in range(n)]
                 parts = torch.cat(taken) if n > 1 else taken[0]
-            self.graphs[n] = graph, parts
+            self.graphs[n] = _Graph(graph, parts, self.step.objective.batch)
         return self.graphs[n]
 
     def _draw(self, place: int) -> None:
@@ -563,7 +574,7 @@ class _Saving:
     """
 
     #: Names of the rows that a monitor or an objective looks at: the data has them.
-    from_data = ("rows", "sample", "noise")
+    from_data = ("rows", "sample", "noise", "batch")
 
     def __init__(
         self,

@@ -41,6 +41,8 @@ class Objective(ABC):
     refresh_every: int = 0
     #: Gumbel noise (R, B, K) of the next step, where it is drawn before: by a loop that records.
     noise: Tensor | None = None
+    #: The last one, which the loop sets before it asks for its loss.
+    batch: Batch
 
     @property
     def recordable(self) -> bool:

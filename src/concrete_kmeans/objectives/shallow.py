@@ -45,8 +45,19 @@ class ShallowObjective(Objective):
         self.centers = centers.clone().requires_grad_()
         self.sigma = sigma
         self.gradient = gradient
-        self.shares = shares
-        self.hits = torch.zeros(centers.shape[:2], dtype=centers.dtype, device=centers.device)
+        self.hits = centers.new_zeros(centers.shape[:2])
+        self.shares = self.hits.clone() if shares is None else shares.clone()
+        self.has_shares = torch.tensor(shares is not None, device=centers.device)
+        self.last_loss = self.hits[:, 0].clone()
+
+    @property
+    def recordable(self) -> bool:
+        """Whatever the rows are."""
+        return True
+
+    def noise_shape(self, n_rows: int) -> tuple[int, int, int]:
+        """Of the draws of a batch."""
+        return len(self.centers), n_rows, self.centers.shape[1]
 
     def parameters(self) -> list[Tensor]:
         """The centres."""
@@ -57,7 +68,6 @@ class ShallowObjective(Objective):
     ) -> dict[str, Tensor]:
         """Mean loss of a batch; the shares of its weight in each cluster are noted."""
         rows = batch.rows
-        self.batch = batch
         # Departs from Eq. 5: sigma falls with the temperature. The law of the hard sample of Eq. 6
         # does not depend on tau, so that annealing tau alone would never end in k-means.
         sigma = self.sigma * temperature**0.5
@@ -66,7 +76,7 @@ class ShallowObjective(Objective):
             losses = _squared_distances_to(rows, self.centers, labels)
         else:
             log_probs = F.assignment_log_probs(rows, self.centers, sigma)
-            noise = noise_of_batch(batch, log_probs, generators)
+            noise = self._noise(batch, log_probs, generators)
             assignment = F.concrete_assignment(log_probs, temperature, noise=noise)
             labels = assignment.detach().argmax(-1)
             losses = F.kmeans_loss(
@@ -77,12 +87,16 @@ class ShallowObjective(Objective):
         if batch.weight is not None:
             losses, hard = losses * batch.weight, hard * batch.weight.unsqueeze(-1)
         share = processes.sum_all(hard.mean(-2), batch.share)  # (R, K)
-        old = self.shares
-        self.shares = share if old is None else SHARE_DECAY * old + (1.0 - SHARE_DECAY) * share
+        mean = SHARE_DECAY * self.shares + (1.0 - SHARE_DECAY) * share
+        self.shares.copy_(torch.where(self.has_shares, mean, share))
+        self.has_shares.fill_(True)
         self.hits += share
         loss = losses.mean(-1)
-        self.last_loss = loss.detach()
+        self.last_loss.copy_(loss.detach())
         return {"loss": loss}
+
+    def _noise(self, batch: Batch, like: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        return noise_of_batch(batch, like, generators) if self.noise is None else self.noise
 
     @torch.no_grad()
     def _sample(self, batch: Batch, sigma: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
@@ -95,7 +109,7 @@ class ShallowObjective(Objective):
         distances = F.squared_distances(batch.rows, self.centers)
         # less the smallest, so that a tiny sigma cannot make every score of a row infinite
         scores = (distances.amin(-1, keepdim=True) - distances) / sigma.square().view(-1, 1, 1)
-        return scores.add_(noise_of_batch(batch, scores, generators)).argmax(-1)
+        return scores.add_(self._noise(batch, scores, generators)).argmax(-1)
 
 
 def _squared_distances_to(rows: Tensor, centers: Tensor, labels: Tensor) -> Tensor:
@@ -127,7 +141,7 @@ class CurvatureSGD:
         """Move the centres; a share counts as one row at least."""
         objective = self.objective
         floor = 1.0 / objective.batch.size
-        curvature = 2.0 * cast("Tensor", objective.shares).clamp_min(floor)
+        curvature = 2.0 * objective.shares.clamp_min(floor)
         objective.centers -= cast("Tensor", objective.centers.grad) / curvature.unsqueeze(-1) * rate
 
 
@@ -159,8 +173,7 @@ class CentersAtRest:
     @torch.no_grad()
     def check(self, step: int, running: Tensor) -> Verdict:
         """Look at empty clusters and at movement."""
-        objective = self.objective
-        shares = cast("Tensor", objective.shares)
+        objective, shares = self.objective, self.objective.shares
         if step < self.revive_until:
             self._revive((objective.hits == 0) & running.unsqueeze(-1), shares)
         moved = (shares * (objective.centers - self.before).square().sum(-1)).sum(-1)
