@@ -22,11 +22,12 @@ PARTS = (
     "predict",
     "training",
     "shallow",
+    "first_fit",
     "growth",
     "step_profile",
 )
 #: What ``make bench`` leaves out: they show how the cost is made up, not how it compares.
-NOT_QUICK = ("growth", "step_profile")
+NOT_QUICK = ("first_fit", "growth", "step_profile")
 #: What only the CPU is asked for: peers that do not run elsewhere.
 CPU_ONLY = ("imports", "shallow")
 

@@ -237,6 +237,22 @@ def profile_title(case: Result) -> str:
     return f"{case['precision']}, {case['seeds']} seed{'s' * (case['seeds'] > 1)}"
 
 
+def first_fit(result: Result) -> str:
+    """Seconds of the first fit and of later ones."""
+    lines = [
+        [name, row["error"], "", ""]
+        if "error" in row
+        else [
+            name,
+            f"{row['seconds']:.3g} s",
+            f"{row['later_seconds']:.3g} s",
+            str(row["compiled"]),
+        ]
+        for name, row in result["cases"].items()
+    ]
+    return table(["fit", "first of a process", "later", "kernels compiled"], lines)
+
+
 def growth(result: Result) -> str:
     """Times at both ends, and exponents."""
     lines = []
@@ -286,6 +302,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "predict": lambda: each_device("predict", predict),
     "lloyd": lambda: each_device("lloyd", lloyd),
     "shallow": lambda: told(read("shallow"), shallow),
+    "first-fit": lambda: each_device("first_fit", first_fit),
     "growth": lambda: each_device("growth", growth),
     "precisions": precisions,
 }

@@ -110,6 +110,15 @@ def test_contenders_of_lloyd_find_the_same(benchmark, tmp_path):
     assert all(row["seconds"] > 0 and row["extra_mb"] >= 0 for row in found)
 
 
+def test_the_first_fit_and_later_ones(benchmark, monkeypatch):
+    first_fit = benchmark("first_fit")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
+    found = first_fit.fit("ConcreteKMeans (lloyd), digits", "cpu")
+    assert found["seconds"] > 0
+    assert found["later_seconds"] > 0
+    assert found["compiled"] == 0
+
+
 def test_contenders_of_lloyd_on_each_device(benchmark):
     lloyd = benchmark("lloyd")
     on_cuda = lloyd.chosen_contenders(None, "cuda", quick=False)
@@ -296,6 +305,12 @@ def test_page_is_made_of_any_results(page, benchmark, monkeypatch, tmp_path):
         "predict": {"contenders": {"concrete-kmeans": label}},
         "lloyd": {"cases": {"mnist": {"title": "T", "contenders": {"concrete-kmeans": lloyd}}}},
         "shallow": {"cases": {"mnist": {"title": "S", "contenders": {"KMeans": shallow}}}},
+        "first_fit": {
+            "cases": {
+                "A": {"seconds": 12.34, "later_seconds": 0.0456, "compiled": 7},
+                "B": {"error": "out of memory"},
+            }
+        },
         "growth": {"lloyd": {"rows": size}, "training": {"batch": size}},
     }
     for name, result in made_up.items():
@@ -313,6 +328,8 @@ def test_page_is_made_of_any_results(page, benchmark, monkeypatch, tmp_path):
         "| concrete-kmeans | 123,456 | 66 % | 8 MB |",
         "| concrete-kmeans | 45.6 ms (0.77) |",
         "| S | KMeans | 5.43 | 0.44 | 0.9980 (1.0010) | 1 |",
+        "| A | 12.3 s | 0.0456 s | 7 |",
+        "| B | out of memory |",
         "| lloyd, iteration | rows | 1 to 100 | 1 to 123 ms | 1.04 | 1.79 |",
         "| ≤ 0.80 | 0.77 | met |",
         "Load when it began: 7.0; others, or a benchmark before, were at work.",

@@ -20,6 +20,7 @@ PARTS = (
     "predict",
     "training",
     "shallow",
+    "first_fit",
     "growth",
     "step_profile",
 )
