@@ -253,10 +253,20 @@ def test_codes_that_are_all_equal_give_finite_gradients(problem):
     assert all(p.grad.isfinite().all() for p in objective.parameters())
 
 
+CUDA = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
+    ],
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])  # clusters lie elsewhere
 @pytest.mark.parametrize("far", [0.0, 1e3])
 @pytest.mark.parametrize("balanced", [True, False])
 @pytest.mark.parametrize("shape", [(2, 33, 5, 3), (3, 256, 10, 10), (1, 7, 1, 2)])
-def test_the_gradient_by_hand_is_that_of_autograd(shape, balanced, far):
+def test_the_gradient_by_hand_is_that_of_autograd(shape, balanced, far, device):
     """Value and gradient of the clustering part, for the same noise."""
     (R, B, K, d), gen = shape, torch.Generator().manual_seed(0)
 
@@ -269,7 +279,9 @@ def test_the_gradient_by_hand_is_that_of_autograd(shape, balanced, far):
     sizes = draw(R, K).softmax(-1)
     given = {"sigma": sigma, "spread": spread, "weight": weight, "sizes": sizes}
     given["balance_weight"] = other if balanced else None
-    found = assign(z.detach(), mu.detach(), noise, TEMPERATURE, **given)
+    there = {name: value if value is None else value.to(device) for name, value in given.items()}
+    tensors = (tensor.detach().to(device) for tensor in (z, mu, noise))
+    found = assign(*tensors, TEMPERATURE, **there)
 
     distances = F.squared_distances(z, mu)
     distances = distances * (spread / z.var(-2, correction=0).sum(-1)).view(-1, 1, 1)
@@ -281,4 +293,4 @@ def test_the_gradient_by_hand_is_that_of_autograd(shape, balanced, far):
     loss = weight * clustering + other * balance
     expected = loss, clustering, balance, *torch.autograd.grad(loss.sum(), (z, mu))
     for mine, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, theirs.detach(), rtol=0, atol=1e-10)
+        torch.testing.assert_close(mine.cpu(), theirs.detach(), rtol=0, atol=1e-10)

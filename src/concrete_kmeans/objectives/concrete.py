@@ -234,38 +234,44 @@ def assign(
 ) -> tuple[Tensor, ...]:
     """What the kernel of this name finds, by torch's operations: a third of those of autograd.
 
-    Of clusters and rows (R, K, B): a sum over few clusters is slow where they lie side by side.
+    Of clusters and rows (R, K, B) on the CPU, where a sum over few clusters is slow if they lie
+    side by side; elsewhere (R, B, K): a softmax over clusters that lie apart is slow on CUDA.
     """
+    k = 1 if codes.device.type == "cpu" else 2  # where the clusters are, and the rows
+    b = 3 - k
     n, own, one = codes.shape[1], codes.dtype, _over(weight / codes.shape[1])
     codes, centers = F.at_least_float32(codes, centers)
     with torch.autocast(codes.device.type, enabled=False):
         mean = codes.mean(1, keepdim=True)
         z, mu = codes - mean, centers - mean  # far from the origin, squares lose their digits
-        norms = (z * z).sum(-1).unsqueeze(1)  # (R, 1, B)
-        variance = norms.mean(-1, keepdim=True)  # (R, 1, 1)
+        norms = (z * z).sum(-1)  # (R, B)
+        variance = _over(norms.mean(-1))  # (R, 1, 1)
         bounded = variance.clamp_min(_TINY)
         scale = _over(spread) / bounded
-        norms = norms + (mu * mu).sum(-1, keepdim=True)  # (R, K, B)
-        distances = torch.baddbmm(norms, mu, z.mT, alpha=-2.0).clamp_min_(0.0).mul_(scale)
-        log_probs = F.log_probs_from_distances(distances, sigma, dim=1)  # Eq. 5
-        soft = ((log_probs + noise.mT) / temperature).softmax(1)  # Eq. 6
-        hard = torch.zeros_like(soft).scatter_(1, soft.max(1, keepdim=True).indices, 1.0)
+        norms = norms.unsqueeze(k) + (mu * mu).sum(-1).unsqueeze(b)  # (R, K, B) or (R, B, K)
+        left, right = (mu, z.mT) if k == 1 else (z, mu.mT)
+        distances = torch.baddbmm(norms, left, right, alpha=-2.0).clamp_min_(0.0).mul_(scale)
+        log_probs = F.log_probs_from_distances(distances, sigma, dim=k)  # Eq. 5
+        noise = noise.mT if k == 1 else noise
+        soft = ((log_probs + noise) / temperature).softmax(k)  # Eq. 6
+        hard = torch.zeros_like(soft).scatter_(k, soft.max(k, keepdim=True).indices, 1.0)
         clustering = (hard * distances).sum((1, 2)) / n  # Eq. 7
         weighted, balance = weight * clustering, torch.zeros_like(clustering)
         # back: to the distances as they are, and through the soft sample
-        expected = (soft * distances).sum(1, keepdim=True)
+        expected = (soft * distances).sum(k, keepdim=True)
         to_logits = soft * (distances - expected).mul_(one / temperature)
         if balance_weight is not None:
             probs = log_probs.exp()
-            share = probs.mean(-1)  # (R, K)
+            share = probs.mean(b)  # (R, K)
             ratio = _log_ratio(share, sizes)
             balance = (share.clamp_min(_TINY) * ratio).sum(-1)
             weighted = weighted + balance_weight * balance
-            slope = ((ratio + 1.0) * (share >= _TINY)).unsqueeze(-1) * _over(balance_weight / n)
-            to_logits += probs * (slope - (probs * slope).sum(1, keepdim=True))
+            slope = ((ratio + 1.0) * (share >= _TINY)).unsqueeze(b) * _over(balance_weight / n)
+            to_logits += probs * (slope - (probs * slope).sum(k, keepdim=True))
         to_distances = one * hard - to_logits / _over(sigma * sigma)
         to_variance = (to_distances * distances).sum((1, 2), keepdim=True) * (variance > _TINY)
         to_squares = to_distances.mul_(2.0 * scale)
+        to_squares = to_squares if k == 1 else to_squares.mT  # (R, K, B)
         to_codes = z * (to_squares.sum(1).unsqueeze(-1) - to_variance * (2.0 / n) / bounded)
         to_codes -= to_squares.mT @ mu
         to_centers = mu * to_squares.sum(-1, keepdim=True) - to_squares @ z
