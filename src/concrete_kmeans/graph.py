@@ -182,7 +182,9 @@ def _product(matrix: sparse.csr_array, device: torch.device) -> Callable[[Tensor
     entries = matrix.tocoo()
     place = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
     values = torch.from_numpy(entries.data)
-    there = torch.sparse_coo_tensor(place, values, matrix.shape).to(device).coalesce()
+    there = torch.sparse_coo_tensor(
+        place, values, matrix.shape, device=device, check_invariants=False
+    ).coalesce()
     return lambda block: torch.sparse.mm(there, block)
 
 
