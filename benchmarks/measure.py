@@ -35,6 +35,8 @@ PACKAGES = (
     "torch-kmeans",
     "clustpy",
 )
+#: Two CPUs of one name may differ by a factor of two: how we call their numbers, and Linux does.
+NUMBERS = {"family": "cpu family", "model": "model"}
 #: Of peers that run on a GPU only.
 CUDA_PACKAGES = ("triton", "flash-kmeans")
 
@@ -45,12 +47,6 @@ def machine() -> dict[str, Any]:
 
     import concrete_kmeans
 
-    cpu = Path("/proc/cpuinfo")
-    names = (
-        [line for line in cpu.read_text().splitlines() if "model name" in line]
-        if cpu.exists()
-        else []
-    )
     versions = {"python": platform.python_version(), "concrete-kmeans": concrete_kmeans.__version__}
     for package in PACKAGES + (CUDA_PACKAGES if torch.cuda.is_available() else ()):
         try:
@@ -58,7 +54,7 @@ def machine() -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
     return {
-        "cpu": names[0].split(":")[1].strip() if names else platform.processor(),
+        "cpu": _cpu(),
         "cores": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": platform.system(),
@@ -68,19 +64,37 @@ def machine() -> dict[str, Any]:
     }
 
 
+def _cpu(about: Path = Path("/proc/cpuinfo")) -> str:
+    """Its name, and what tells it from others of that name where the system says it."""
+    lines = about.read_text("utf-8").splitlines() if about.exists() else []
+    said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    if "model name" not in said:
+        return platform.processor()
+    numbers = [f"{word} {said[key]}" for word, key in NUMBERS.items() if key in said]
+    return ", ".join([said["model name"], *numbers])
+
+
 #: Processes at work before the benchmark began, on average over a minute.
 LOAD = round(os.getloadavg()[0], 1)
 
 
-def path_of(name: str, *, quick: bool = False, device: str = "cpu") -> Path:
-    """The file of a part's results; quick ones do not write over those that are committed."""
-    folder = RESULTS / "quick" if quick else RESULTS
-    return folder / f"{name}{'' if device == 'cpu' else '-' + device}.json"
+def path_of(name: str, *, quick: bool = False, device: str = "cpu", folder: str = "") -> Path:
+    """The file of a part's results; quick ones do not write over those that are committed.
+
+    The results of a second machine lie in a folder of their own.
+    """
+    return (
+        RESULTS
+        / ("quick" if quick else folder)
+        / f"{name}{'' if device == 'cpu' else '-' + device}.json"
+    )
 
 
-def read(name: str, *, quick: bool = False, device: str = "cpu") -> dict[str, Any]:
+def read(
+    name: str, *, quick: bool = False, device: str = "cpu", folder: str = ""
+) -> dict[str, Any]:
     """What a part has written; empty if nothing."""
-    path = path_of(name, quick=quick, device=device)
+    path = path_of(name, quick=quick, device=device, folder=folder)
     return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
 
 

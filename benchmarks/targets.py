@@ -242,7 +242,9 @@ def _targets() -> list[Target]:
 TARGETS = _targets()
 
 
-def rows(*, quick: bool = False, device: str | None = None) -> list[tuple[Target, Found, Result]]:
+def rows(
+    *, quick: bool = False, device: str | None = None, folder: str = ""
+) -> list[tuple[Target, Found, Result]]:
     """Each target with what was found, and the results it comes from."""
     known: dict[tuple[str, str], Result] = {}
     table = []
@@ -250,15 +252,15 @@ def rows(*, quick: bool = False, device: str | None = None) -> list[tuple[Target
         if device in (None, target.device):
             key = target.part, target.device
             if key not in known:
-                known[key] = _results(target, quick)
+                known[key] = _results(target, quick, folder)
             table.append((target, target.look(known[key]), known[key]))
     return table
 
 
-def _results(target: Target, quick: bool) -> Result:
+def _results(target: Target, quick: bool, folder: str) -> Result:
     if target.part == "table2":  # the table's own file says how long each cell took
         return dict(json.loads(TABLE2.read_text("utf-8"))) if TABLE2.exists() else {}
-    return read(target.part, quick=quick, device=target.device)
+    return read(target.part, quick=quick, device=target.device, folder=folder)
 
 
 def lines(*, quick: bool, device: str) -> list[str]:

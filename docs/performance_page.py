@@ -24,6 +24,8 @@ from measure import read  # noqa: E402
 PAGE, IMAGES = ROOT / "docs" / "performance.md", ROOT / "docs" / "images"
 Result = dict[str, Any]
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+#: Another CPU, whose results lie in a folder of their own.
+OTHER, OTHER_TITLE = "zen4", "Zen 4"
 NOT_YET = "Not measured yet.\n"
 COLORS = ("#1f6feb", "#e08a1e", "#2d6a4f", "#8a2c2c", "#7a5195", "#5a6470", "#0b3d91", "#b0b7c0")
 
@@ -85,12 +87,16 @@ def told(result: Result, make: Callable[[Result], str]) -> str:
     return f"{make(result)}\n{machine(result)}" if result else NOT_YET
 
 
-def each_device(part: str, make: Callable[[Result], str]) -> str:
-    """A table a device."""
-    return "\n".join(
-        f"**{title}**\n\n{told(read(part, device=device), make)}"
-        for device, title in DEVICES.items()
-    )
+def each_device(
+    part: str, make: Callable[[Result], str], devices: Sequence[str] = tuple(DEVICES)
+) -> str:
+    """A table a device; and one of the other CPU, if it was measured."""
+    tables = {}
+    for device in devices:
+        tables[DEVICES[device]] = told(read(part, device=device), make)
+        if device == "cpu" and (other := read(part, folder=OTHER)):
+            tables[f"{DEVICES[device]}, {OTHER_TITLE}"] = told(other, make)
+    return "\n".join(f"**{title}**\n\n{shown}" for title, shown in tables.items())
 
 
 def reason(what: str) -> str:
@@ -99,15 +105,26 @@ def reason(what: str) -> str:
 
 
 def target_table() -> str:
-    """Every target, with what was found."""
+    """Every target, with what was found here and on the other CPU."""
+    here = targets.rows()
+    there = {target: found for target, found, _ in targets.rows(device="cpu", folder=OTHER)}
     lines = []
-    for target, found, _ in targets.rows():
+    for target, found, _ in here:
         words, met = found or ("not measured yet", None)
-        verdict = {True: "met", None: ""}.get(met, f"**missed**: {reason(target.what)}")
-        lines.append([DEVICES[target.device], target.what, target.target, words, verdict])
-    met = [found[1] for _, found, _ in targets.rows() if found]
-    count = f"{sum(met)} of {len(met)} measured targets are met.\n\n"
-    return count + table(["", "what", "target", "measured", ""], lines, left=5)
+        other, other_met = there.get(target) or ("", None)
+        missed = [title for title, it in (("", met), (OTHER_TITLE, other_met)) if it is False]
+        verdict = "" if met is None else "met"
+        if missed == [OTHER_TITLE]:
+            verdict = f"{verdict}; **missed on the {OTHER_TITLE}**: {reason(target.what)}"
+        elif missed:
+            verdict = f"**missed**: {reason(target.what)}"
+        lines.append([DEVICES[target.device], target.what, target.target, words, other, verdict])
+    met_here = [found[1] for _, found, _ in here if found]
+    count = f"{sum(met_here)} of {len(met_here)} measured targets are met"
+    if met_there := [found[1] for found in there.values() if found]:
+        count += f"; of the CPU's on the {OTHER_TITLE}, {sum(met_there)} of {len(met_there)}"
+    header = ["", "what", "target", "measured", f"on the {OTHER_TITLE}", ""]
+    return f"{count}.\n\n{table(header, lines, left=6)}"
 
 
 def limits(result: Result) -> str:
@@ -301,7 +318,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "profile": lambda: each_device("step_profile", profile),
     "predict": lambda: each_device("predict", predict),
     "lloyd": lambda: each_device("lloyd", lloyd),
-    "shallow": lambda: told(read("shallow"), shallow),
+    "shallow": lambda: each_device("shallow", shallow, ["cpu"]),
     "first-fit": lambda: each_device("first_fit", first_fit),
     "growth": lambda: each_device("growth", growth),
     "precisions": precisions,
