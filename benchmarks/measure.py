@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import importlib.util
 import json
 import os
@@ -59,9 +60,36 @@ def machine() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": platform.system(),
         "load": LOAD,
+        "source": source(),
         "versions": versions,
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def source(folder: Path | None = None) -> str:
+    """Which state of the package's code: a digest of its modules, the same wherever they lie."""
+    import concrete_kmeans
+
+    folder = Path(concrete_kmeans.__file__).parent if folder is None else folder
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0".encode())
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def of_other_code() -> list[str]:
+    """Names of the committed results that another state of the code gave, or one that is not told.
+
+    Quick ones are those of the last quick run and do not count.
+    """
+    now = source()
+    return [
+        path.relative_to(RESULTS).as_posix()
+        for path in sorted(RESULTS.rglob("*.json"))
+        if path.parent.name != "quick"
+        and json.loads(path.read_text("utf-8")).get("machine", {}).get("source") != now
+    ]
 
 
 def _cpu(about: Path = Path("/proc/cpuinfo")) -> str:
@@ -110,10 +138,10 @@ def write(name: str, result: dict[str, Any], *, quick: bool = False, device: str
 
 
 def merged(name: str, key: str, result: dict[str, Any], *, quick: bool, device: str) -> None:
-    """Write some cases beside those of the same versions and machine that the file has."""
+    """Write some cases beside those of the same code, versions and machine that the file has."""
     before, now = read(name, quick=quick, device=device), machine()
     known = before.get("machine", {})
-    if all(known.get(what) == now[what] for what in ("cpu", "cores", "gpu", "versions")):
+    if all(known.get(what) == now[what] for what in ("cpu", "cores", "gpu", "source", "versions")):
         result[key] = before.get(key, {}) | result[key]
     write(name, result, quick=quick, device=device)
 

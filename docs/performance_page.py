@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import targets  # noqa: E402
-from measure import read  # noqa: E402
+from measure import of_other_code, read  # noqa: E402
 
 PAGE, IMAGES = ROOT / "docs" / "performance.md", ROOT / "docs" / "images"
 Result = dict[str, Any]
@@ -75,7 +75,9 @@ def machine(result: Result) -> str:
         for name in ("torch", "scikit-learn", "faiss-cpu", "flash-kmeans", "clustpy")
         if about["versions"].get(name, "not installed") != "not installed"
     )
-    text = f"{where}; {versions}; {about['date']}; `{result['command']}`."
+    code = f"code {about['source']}" if "source" in about else ""
+    known = [where, versions, code, about["date"], f"`{result['command']}`."]
+    text = "; ".join(part for part in known if part)
     load, cores = about.get("load", 0.0), about["cores"]
     if result.get("device") != "cuda" and load > cores / 2:
         text += f" **Load when it began: {load:.1f}; others, or a benchmark before, were at work.**"
@@ -479,3 +481,5 @@ if __name__ == "__main__":
         if file.name not in drawn:
             file.unlink()
     PAGE.write_text(made(PAGE.read_text("utf-8"), drawn), "utf-8")
+    if others := of_other_code():
+        sys.stderr.write(f"of another state of the code, or untold: {', '.join(others)}\n")

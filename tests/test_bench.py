@@ -161,6 +161,34 @@ def test_results_of_the_same_machine_are_kept_beside_new_ones(benchmark, monkeyp
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["part.json"]
 
 
+def test_results_say_which_state_of_the_code_gave_them(benchmark, monkeypatch, tmp_path):
+    measure = benchmark("measure")
+    for folder in ("a", "b"):
+        (tmp_path / folder / "inner").mkdir(parents=True)
+        (tmp_path / folder / "one.py").write_text("1")
+        (tmp_path / folder / "inner" / "two.py").write_text("2")
+        (tmp_path / folder / f"{folder}.txt").write_text(folder)  # no module of it
+    known = measure.source(tmp_path / "a")
+    assert measure.source(tmp_path / "b") == known
+    (tmp_path / "b" / "one.py").write_text("1 + 0")
+    assert measure.source(tmp_path / "b") != known
+    (tmp_path / "a" / "one.py").rename(tmp_path / "a" / "three.py")
+    assert measure.source(tmp_path / "a") != known
+
+    monkeypatch.setattr(measure, "RESULTS", tmp_path / "results")
+    measure.write("new", {})
+    measure.write("part", {}, quick=True)
+    assert measure.of_other_code() == []
+    before = {"machine": measure.machine() | {"source": known}}
+    for name, result in (("old.json", before), ("older.json", {}), ("quick/part.json", before)):
+        (tmp_path / "results" / name).write_text(json.dumps(result))
+    assert measure.of_other_code() == ["old.json", "older.json"]
+    here = {"quick": False, "device": "cpu"}
+    (tmp_path / "results" / "old.json").write_text(json.dumps(before | {"cases": {"a": 1}}))
+    measure.merged("old", "cases", {"cases": {"b": 2}}, **here)
+    assert measure.read("old")["cases"] == {"b": 2}  # that of other code is not beside it
+
+
 def test_arithmetic_of_an_epoch_is_that_of_its_layers(benchmark):
     """As torch counts them."""
     training = benchmark("training")
@@ -297,6 +325,7 @@ def test_page_is_made_of_any_results(page, benchmark, monkeypatch, tmp_path):
     monkeypatch.setattr(page, "read", measure.read)
     monkeypatch.setattr(page.targets, "read", measure.read)
     busy = {"load": 7.0, "cores": 2, "cpu": "abacus", "gpu": None, "date": "today", "versions": {}}
+    busy["source"] = "0123456789ab"
     size = {"sizes": [1, 10, 100], "seconds": [1e-3, 2e-3, 0.123], "exponent": 1.04}
     size["exponent_upper_half"] = 1.79
     lloyd = {"seconds_per_iteration": 0.0456, "ratio_to_scikit_learn": 0.77, "seconds": 1.0}
@@ -351,7 +380,7 @@ def test_page_is_made_of_any_results(page, benchmark, monkeypatch, tmp_path):
         "| ≥ 1.25 times | 1.25 times | 1.11 times | met; **missed on the Zen 4**: ",
         "3 of 5 measured targets are met; of the CPU's on the Zen 4, 0 of 2.",
         "**CPU, Zen 4**",
-        "2 cores, slide rule; ",
+        "2 cores, slide rule; code 0123456789ab; today; `run it`.",
         "Load when it began: 7.0; others, or a benchmark before, were at work.",
         "![growth lloyd](images/speed-growth-lloyd.svg)",
     ):
