@@ -37,7 +37,7 @@ def seconds(program: str) -> float:
 
 def main() -> None:
     chosen = parser(__doc__).parse_args()
-    rounds = chosen.rounds or (3 if chosen.quick else 9)
+    rounds = chosen.rounds or (2 if chosen.quick else 9)
     taken: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     for i in range(rounds + 1):  # the first fills the cache of files
         progress(f"imports, round {i} of {rounds}")

@@ -15,11 +15,17 @@ SIDES = {"cpu": (1024, 2048, 4096), "cuda": (4096, 8192)}
 
 
 def product_rate(
-    precision: str, device: str = "cpu", rounds: int = 7, *, only_torch: bool = False
+    precision: str,
+    device: str = "cpu",
+    rounds: int = 7,
+    *,
+    only_torch: bool = False,
+    quick: bool = False,
 ) -> float:
     """Floating-point operations a second: float32, tf32 (on a GPU) or bfloat16.
 
-    The best of ``torch.mm`` and, unless it is asked for alone, of the package's own way.
+    The best of ``torch.mm`` and, unless it is asked for alone, of the package's own way. Quick
+    ones leave out the largest matrices, and most rounds.
     """
     import torch
 
@@ -28,7 +34,8 @@ def product_rate(
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     rates = []
-    for side in SIDES[device]:
+    sides, rounds = (SIDES[device][:-1], 3) if quick else (SIDES[device], rounds)
+    for side in sides:
         a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
         out = torch.empty_like(a)
         ways = [lambda a=a, b=b, out=out: torch.mm(a, b, out=out)]
@@ -61,14 +68,16 @@ def limit_of(name: str, found: dict[str, Any]) -> float:
 def main() -> None:
     options = parser(__doc__)
     chosen = options.parse_args()
-    rounds = chosen.rounds or (3 if chosen.quick else 7)
+    rounds = chosen.rounds or 7
     kinds = ("float32", "bfloat16") if chosen.device == "cpu" else ("float32", "tf32", "bfloat16")
     rates: dict[str, float] = {}
     for kind in kinds:
         progress(f"matrix product, {kind}")
-        rates[kind] = product_rate(kind, chosen.device, rounds)
+        rates[kind] = product_rate(kind, chosen.device, rounds, quick=chosen.quick)
         if chosen.device == "cpu" and kind == "float32":
-            rates["float32, torch.mm"] = product_rate(kind, "cpu", rounds, only_torch=True)
+            rates["float32, torch.mm"] = product_rate(
+                kind, "cpu", rounds, only_torch=True, quick=chosen.quick
+            )
     copy = copy_rate(chosen.device, rounds)
     print("Limits")
     for kind, rate in rates.items():

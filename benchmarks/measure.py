@@ -224,15 +224,25 @@ def ask(script: str, contender: str, arguments: dict[str, Any], timeout: float) 
 
 
 def compare(
-    script: str, contenders: list[str], arguments: dict[str, Any], *, rounds: int, timeout: float
+    script: str,
+    contenders: list[str],
+    arguments: dict[str, Any],
+    *,
+    rounds: int,
+    timeout: float,
+    product: dict[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Median and spread of each contender over rounds in which they take turns."""
+    """Median and spread of each contender over rounds in which they take turns.
+
+    Contenders called "product" are given the arguments of that name as well.
+    """
     outcomes: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
     for i in range(rounds):
         for name in contenders:
             if not (outcomes[name] and "error" in outcomes[name][-1]):
                 progress(f"round {i + 1} of {rounds}: {name}")
-                outcomes[name].append(ask(script, name, arguments, timeout))
+                more = product or {} if name.startswith("product") else {}
+                outcomes[name].append(ask(script, name, arguments | more, timeout))
     summary: dict[str, dict[str, Any]] = {}
     for name, runs in outcomes.items():
         if "error" in runs[-1]:

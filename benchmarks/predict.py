@@ -22,6 +22,8 @@ from measure import best_seconds, compare, parser, serve, synchronize, timed, wr
 WIDTHS, K = (784, 500, 500, 2000, 10), 10
 #: What a contender's name has that is not for a device.
 ON = {"cpu": "tf32", "cuda": "torch.mm"}
+#: What takes as long as another, and says little more.
+NOT_QUICK = ("transform",)
 #: Rows of one call, and how many calls make a measurement, by device.
 ROWS, CALLS = {"cpu": 70_000, "cuda": 1_000_000}, {"cpu": 1, "cuda": 10}
 
@@ -41,8 +43,9 @@ def product(
     n: int,
     precision: str = "float32",
     only_torch: bool = False,
+    quick: bool = False,
 ) -> dict[str, Any]:
-    rate = product_rate(precision, device, only_torch=only_torch)
+    rate = product_rate(precision, device, only_torch=only_torch, quick=quick)
     return {"seconds": arithmetic(n * CALLS[device]) / rate, "extra_mb": 0.0, "flops_per_s": rate}
 
 
@@ -131,8 +134,10 @@ def main() -> None:
         np.save(path, X)
         rounds = chosen.rounds or (1 if chosen.quick else 3)
         arguments = {"rows": str(path), "device": chosen.device, "n": n}
-        asked = [name for name in CONTENDERS if ON[chosen.device] not in name]
-        found = compare(__file__, asked, arguments, rounds=rounds, timeout=600)
+        left_out = {ON[chosen.device], *(NOT_QUICK if chosen.quick else ())}
+        asked = [name for name in CONTENDERS if not any(word in name for word in left_out)]
+        product_too = {"quick": chosen.quick}
+        found = compare(__file__, asked, arguments, rounds=rounds, timeout=600, product=product_too)
     for name, row in found.items():
         if "error" in row:
             print(f"  {name:28} {row['error']}")

@@ -49,11 +49,15 @@ def _epoch(seconds: list[float], n_rows: int, seeds: int = 1) -> dict[str, Any]:
 
 
 def product(
-    rows: str, device: str = "cpu", precision: str = "float32", only_torch: bool = False
+    rows: str,
+    device: str = "cpu",
+    precision: str = "float32",
+    only_torch: bool = False,
+    quick: bool = False,
 ) -> dict[str, Any]:
     """The best rate of a matrix product, and of copying memory."""
     n_rows = len(np.load(rows, mmap_mode="r"))
-    rate = product_rate(precision, device, only_torch=only_torch)
+    rate = product_rate(precision, device, only_torch=only_torch, quick=quick)
     about = {"flops_per_s": rate, "copy_bytes_per_s": copy_rate(device)}
     return _epoch([arithmetic(n_rows) / rate], n_rows) | about
 
@@ -201,7 +205,7 @@ def main() -> None:
         contenders = chosen.only.split(";")
     from concrete_kmeans import datasets
 
-    n_rows = chosen.rows or (40 * BATCH if chosen.quick and on_cpu else 70_000)
+    n_rows = chosen.rows or (30 * BATCH if chosen.quick and on_cpu else 70_000)
     X = np.ascontiguousarray(datasets.load("mnist").data[:n_rows], dtype=np.float32)
     print(
         f"Joint epoch over {len(X):,} rows of MNIST, {'-'.join(map(str, WIDTHS))}, {chosen.device}"
@@ -211,7 +215,10 @@ def main() -> None:
         np.save(path, X)
         rounds = chosen.rounds or (1 if chosen.quick else 2)
         arguments = {"rows": str(path), "device": chosen.device}
-        found = compare(__file__, contenders, arguments, rounds=rounds, timeout=1800)
+        product_too = {"quick": chosen.quick}
+        found = compare(
+            __file__, contenders, arguments, rounds=rounds, timeout=1800, product=product_too
+        )
     flops = arithmetic(len(X))
     compared(found, flops)
     if not chosen.only:

@@ -135,8 +135,10 @@ def test_a_peer_that_is_missing_or_fails_is_named(benchmark, tmp_path):
         f"import sys\nsys.path.insert(0, {str(ROOT / 'benchmarks')!r})\nimport measure\n"
         "def missing(): import no_such_peer\n"
         "def wrong(): raise ValueError('out of luck')\n"
+        "def product(q=False): return {'seconds': 1.0, 'extra_mb': 0.0, 'q': q}\n"
         "def fine(): return {'seconds': 2.0, 'extra_mb': 1.0, 'x': 3}\n"
-        "measure.serve({'missing': missing, 'wrong': wrong, 'fine': fine})\n"
+        "asked = {'missing': missing, 'wrong': wrong, 'fine': fine}\n"
+        "measure.serve(asked | {'product': product, 'product, tf32': product})\n"
     )
     names = ["missing", "wrong", "fine"]
     found = measure.compare(str(script), names, {}, rounds=2, timeout=60)
@@ -144,6 +146,10 @@ def test_a_peer_that_is_missing_or_fails_is_named(benchmark, tmp_path):
     assert "out of luck" in found["wrong"]["error"]
     assert found["fine"]["seconds_all"] == [2.0, 2.0]
     assert found["fine"]["x"] == 3
+    given = {"rounds": 1, "timeout": 60, "product": {"q": True}}
+    names = ["fine", "product", "product, tf32"]  # "fine" takes no such argument
+    found = measure.compare(str(script), names, {}, **given)
+    assert [found[name].get("q") for name in names] == [None, True, True]
 
 
 def test_results_of_the_same_machine_are_kept_beside_new_ones(benchmark, monkeypatch, tmp_path):
