@@ -32,6 +32,8 @@ __all__ = [
 
 GradientForm = Literal["distance", "reconstruction"]
 Reduction = Literal["sum", "mean", "none"]
+#: Looked up once: the compiler of torch 2.6 stops at a question about types.
+_GRADIENTS, _REDUCTIONS = get_args(GradientForm), get_args(Reduction)
 Generators: TypeAlias = torch.Generator | Sequence[torch.Generator] | None
 
 
@@ -249,7 +251,7 @@ def kmeans_loss(
     >>> kmeans_loss(z, centers, torch.eye(2))
     tensor(2.)
     """
-    check_choice("gradient", gradient, get_args(GradientForm))
+    check_choice("gradient", gradient, _GRADIENTS)
     _check_rows_and_centers(z, centers)
     if assignment.shape[-2:] != (z.shape[-2], centers.shape[-2]):  # would broadcast unnoticed
         raise ValueError(
@@ -271,7 +273,7 @@ def loss_from_distances(distances: Tensor, assignment: Tensor, reduction: Reduct
 
 
 def _reduce(rows: Tensor, reduction: Reduction) -> Tensor:
-    check_choice("reduction", reduction, get_args(Reduction))
+    check_choice("reduction", reduction, _REDUCTIONS)
     if reduction == "none":
         return rows
     return rows.sum(-1) if reduction == "sum" else rows.mean(-1)

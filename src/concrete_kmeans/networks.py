@@ -44,6 +44,8 @@ Stacking = Literal["vmap", "loop"]
 Network: TypeAlias = str | Sequence[int] | nn.Module | Callable[[], nn.Module]
 
 CODE_SIZE = 10
+#: Whether torch gives float32 products of bfloat16 numbers on CUDA: 2.6 does not.
+WIDE_RESULTS = hasattr(torch.ops.aten.bmm, "dtype")
 #: Rows of all restarts from which on, in bfloat16, a GPU is full with one kernel at a time.
 MANY = 2**11
 HIDDEN = (500, 500)
@@ -229,7 +231,7 @@ def _to_layer(rows: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients for weight and bias of a layer, float32 at least."""
     if kernels := kernels_for_products(rows, gradient):
         return cast("tuple[Tensor, Tensor]", kernels.to_layer(rows, gradient))
-    if rows.is_cuda and rows.dtype == torch.bfloat16:
+    if rows.is_cuda and rows.dtype == torch.bfloat16 and WIDE_RESULTS:
         to_weight = torch.bmm(rows.mT, gradient, out_dtype=torch.float32)
     elif (fast := _each(products.transposed, rows, gradient)) is not None:
         to_weight = fast
@@ -260,13 +262,20 @@ def _run(layers: Sequence[StackedLinear], rows: Tensor) -> Tensor:
         return cast("Tensor", _Layers.apply(rows, relus, *parameters))  # type: ignore[no-untyped-call]
     for layer in layers:
         if torch.compiler.is_compiling():  # into torch's own operations, which others can read
-            rows = torch.baddbmm(layer.bias, rows, layer.weight)
+            rows = _add_product(layer.bias, rows, layer.weight)
             rows = rows.relu_() if layer.relu else rows
         else:
             dtype = _dtype_of(layer.weight)
             rows, weight = _in_line(rows.to(dtype)), layer.weight.to(dtype)
             rows = _affine(rows, weight, layer.bias, layer.relu)
     return rows
+
+
+def _add_product(base: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+    """``base + rows @ weight``, of R restarts each."""
+    if torch.compiler.is_compiling():  # torch 2.6 exports no baddbmm of an open number of rows
+        return base + rows @ weight
+    return torch.baddbmm(base, rows, weight)
 
 
 def _dtype_of(weight: Tensor) -> torch.dtype:
@@ -326,7 +335,7 @@ class _ResidualEncoder(nn.Module):
         self.network = network
 
     def forward(self, rows: Tensor) -> Tensor:
-        return torch.baddbmm(self.network(rows), rows - self.mean, self.components)
+        return _add_product(self.network(rows), rows - self.mean, self.components)
 
 
 class _ResidualDecoder(nn.Module):
