@@ -205,7 +205,7 @@ def main() -> None:
         contenders = chosen.only.split(";")
     from concrete_kmeans import datasets
 
-    n_rows = chosen.rows or (30 * BATCH if chosen.quick and on_cpu else 70_000)
+    n_rows = chosen.rows or (40 * BATCH if chosen.quick and on_cpu else 70_000)
     X = np.ascontiguousarray(datasets.load("mnist").data[:n_rows], dtype=np.float32)
     print(
         f"Joint epoch over {len(X):,} rows of MNIST, {'-'.join(map(str, WIDTHS))}, {chosen.device}"
