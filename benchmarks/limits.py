@@ -12,20 +12,22 @@ from measure import best_seconds, parser, progress, write
 
 #: Sides of the square matrices: the best of them counts.
 SIDES = {"cpu": (1024, 2048, 4096), "cuda": (4096, 8192)}
+#: Runs of each, the shortest counts, by whether it is to be quick.
+ROUNDS = {False: 7, True: 3}
 
 
 def product_rate(
     precision: str,
     device: str = "cpu",
-    rounds: int = 7,
+    rounds: int | None = None,
     *,
     only_torch: bool = False,
     quick: bool = False,
 ) -> float:
     """Floating-point operations a second: float32, tf32 (on a GPU) or bfloat16.
 
-    The best of ``torch.mm`` and, unless it is asked for alone, of the package's own way. Quick
-    ones leave out the largest matrices, and most rounds.
+    The best of ``torch.mm`` and, unless it is asked for alone, of the package's own way. A quick
+    one leaves out the largest matrices.
     """
     import torch
 
@@ -34,14 +36,15 @@ def product_rate(
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     rates = []
-    sides, rounds = (SIDES[device][:-1], 3) if quick else (SIDES[device], rounds)
-    for side in sides:
+    for side in SIDES[device][:-1] if quick else SIDES[device]:
         a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
         out = torch.empty_like(a)
         ways = [lambda a=a, b=b, out=out: torch.mm(a, b, out=out)]
         if not only_torch and products.linear(a, b) is not None:
             ways.append(lambda a=a, b=b: products.linear(a, b))
-        rates += [2.0 * side**3 / best_seconds(way, device, rounds) for way in ways]
+        rates += [
+            2.0 * side**3 / best_seconds(way, device, rounds or ROUNDS[quick]) for way in ways
+        ]
     return max(rates)
 
 
@@ -68,7 +71,7 @@ def limit_of(name: str, found: dict[str, Any]) -> float:
 def main() -> None:
     options = parser(__doc__)
     chosen = options.parse_args()
-    rounds = chosen.rounds or 7
+    rounds = chosen.rounds or ROUNDS[chosen.quick]
     kinds = ("float32", "bfloat16") if chosen.device == "cpu" else ("float32", "tf32", "bfloat16")
     rates: dict[str, float] = {}
     for kind in kinds:

@@ -226,13 +226,15 @@ SLOW = ("kmeans-pytorch", "torch-kmeans")
 NOT_QUICK = {"wide": ("scikit-learn (elkan)",)}
 
 
-def chosen_contenders(only: str | None, device: str, quick: bool) -> list[str]:
-    """Who runs."""
+def chosen_contenders(only: str | None, device: str, quick: bool, case: str = "") -> list[str]:
+    """Who runs on the data of a case."""
     if only:
         return only.split(",")
     if device != "cpu":
         return list(ON_CUDA)
-    left_out = {"flash-kmeans", "plain torch", *(SLOW if quick else ())}
+    left_out = {"flash-kmeans", "plain torch"}
+    if quick:
+        left_out |= {*SLOW, *NOT_QUICK.get(case, ())}
     return [name for name in CONTENDERS if name not in left_out]
 
 
@@ -260,19 +262,18 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--only", help="only these contenders, separated by commas; not written")
     chosen = options.parse_args()
-    contenders = chosen_contenders(chosen.only, chosen.device, chosen.quick)
     result: dict[str, Any] = {"command": "python benchmarks/lloyd.py", "cases": {}}
     print(f"Lloyd from given centres, {ITERATIONS} iterations, {chosen.device}")
     for name in chosen.cases.split(",") if chosen.cases else CASES:
         rounds = chosen.rounds or (1 if chosen.quick else 5)
+        contenders = chosen_contenders(chosen.only, chosen.device, chosen.quick, name)
         with tempfile.TemporaryDirectory() as folder:
             arguments = store(name, Path(folder))
             if chosen.device != "cpu":
                 arguments["device"] = chosen.device
             summary = {}
-            left_out = NOT_QUICK.get(name, ()) if chosen.quick and not chosen.only else ()
             for slow in (False, True):  # those that take minutes run once
-                asked = [c for c in contenders if (c in SLOW) == slow and c not in left_out]
+                asked = [contender for contender in contenders if (contender in SLOW) == slow]
                 most = 1 if slow else rounds
                 summary |= compare(__file__, asked, arguments, rounds=most, timeout=300)
         result["cases"][name] = compared(name, summary)

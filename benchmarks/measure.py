@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,10 @@ def machine() -> dict[str, Any]:
 
 
 def source(folder: Path | None = None) -> str:
-    """Which state of the package's code: a digest of its modules, the same wherever they lie."""
+    """Which state of the package's code: a digest of its modules, the same wherever they lie.
+
+    A commit does not tell where a copy of the working tree runs, as on a machine with a GPU.
+    """
     import concrete_kmeans
 
     folder = Path(concrete_kmeans.__file__).parent if folder is None else folder
@@ -78,16 +81,17 @@ def source(folder: Path | None = None) -> str:
     return digest.hexdigest()[:12]
 
 
-def of_other_code() -> list[str]:
+def of_other_code(parts: Collection[str]) -> list[str]:
     """Names of the committed results that another state of the code gave, or one that is not told.
 
-    Quick ones are those of the last quick run and do not count.
+    Of these parts; quick ones are those of the last quick run and do not count.
     """
     now = source()
     return [
         path.relative_to(RESULTS).as_posix()
         for path in sorted(RESULTS.rglob("*.json"))
         if path.parent.name != "quick"
+        and path.stem.partition("-")[0] in parts
         and json.loads(path.read_text("utf-8")).get("machine", {}).get("source") != now
     ]
 
@@ -234,15 +238,18 @@ def compare(
 ) -> dict[str, dict[str, Any]]:
     """Median and spread of each contender over rounds in which they take turns.
 
-    Contenders called "product" are given the arguments of that name as well.
+    Those that only say what the machine can do, whose names begin with "product", are given the
+    arguments of that name as well.
     """
     outcomes: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
     for i in range(rounds):
         for name in contenders:
             if not (outcomes[name] and "error" in outcomes[name][-1]):
                 progress(f"round {i + 1} of {rounds}: {name}")
-                more = product or {} if name.startswith("product") else {}
-                outcomes[name].append(ask(script, name, arguments | more, timeout))
+                given = arguments
+                if product and name.startswith("product"):
+                    given = arguments | product
+                outcomes[name].append(ask(script, name, given, timeout))
     summary: dict[str, dict[str, Any]] = {}
     for name, runs in outcomes.items():
         if "error" in runs[-1]:

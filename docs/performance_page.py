@@ -18,6 +18,7 @@ from concrete_kmeans.experiments import results, tables
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import suite  # noqa: E402
 import targets  # noqa: E402
 from measure import of_other_code, read  # noqa: E402
 
@@ -481,5 +482,5 @@ if __name__ == "__main__":
         if file.name not in drawn:
             file.unlink()
     PAGE.write_text(made(PAGE.read_text("utf-8"), drawn), "utf-8")
-    if others := of_other_code():
+    if others := of_other_code(suite.PARTS):
         sys.stderr.write(f"of another state of the code, or untold: {', '.join(others)}\n")

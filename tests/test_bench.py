@@ -126,6 +126,11 @@ def test_contenders_of_lloyd_on_each_device(benchmark):
     assert on_cuda == ["concrete-kmeans", "flash-kmeans", "plain torch"]
     on_cpu = lloyd.chosen_contenders(None, "cpu", quick=False)
     assert set(lloyd.CONTENDERS) - set(on_cpu) == {"flash-kmeans", "plain torch"}
+    for case, without in (("mnist", set()), ("wide", {"scikit-learn (elkan)"})):
+        quick = lloyd.chosen_contenders(None, "cpu", quick=True, case=case)
+        assert set(on_cpu) - set(quick) == {*lloyd.SLOW, *without}
+    only = lloyd.chosen_contenders("scikit-learn (elkan)", "cpu", quick=True, case="wide")
+    assert only == ["scikit-learn (elkan)"]
 
 
 def test_a_peer_that_is_missing_or_fails_is_named(benchmark, tmp_path):
@@ -184,11 +189,13 @@ def test_results_say_which_state_of_the_code_gave_them(benchmark, monkeypatch, t
     monkeypatch.setattr(measure, "RESULTS", tmp_path / "results")
     measure.write("new", {})
     measure.write("part", {}, quick=True)
-    assert measure.of_other_code() == []
+    parts = ("new", "old", "older")
+    assert measure.of_other_code(parts) == []
     before = {"machine": measure.machine() | {"source": known}}
-    for name, result in (("old.json", before), ("older.json", {}), ("quick/part.json", before)):
+    for name, result in (("old-cuda.json", before), ("older.json", {}), ("study.json", {})):
         (tmp_path / "results" / name).write_text(json.dumps(result))
-    assert measure.of_other_code() == ["old.json", "older.json"]
+    (tmp_path / "results" / "quick" / "old.json").write_text("{}")
+    assert measure.of_other_code(parts) == ["old-cuda.json", "older.json"]
     here = {"quick": False, "device": "cpu"}
     (tmp_path / "results" / "old.json").write_text(json.dumps(before | {"cases": {"a": 1}}))
     measure.merged("old", "cases", {"cases": {"b": 2}}, **here)

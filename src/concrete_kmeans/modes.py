@@ -31,7 +31,8 @@ def plain() -> Iterator[None]:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
-        # the context costs time in every operation; torch 2.6 names another device than it takes
+        # the context costs time in every operation; get_default_device does not know of another's
+        # context in torch 2.6
         if torch.empty(0).device.type != "cpu":
             stack.enter_context(torch.device("cpu"))
         yield
