@@ -11,7 +11,7 @@ from torch import Tensor
 from concrete_kmeans import processes
 from concrete_kmeans.fused import hopper_for, kernels_for
 from concrete_kmeans.objectives.base import Objective
-from concrete_kmeans.streams import Side, behind
+from concrete_kmeans.streams import aside, behind
 
 __all__ = ["EarlyAdam", "Optimizer", "TorchOptimizer", "make_optimizer"]
 
@@ -64,14 +64,18 @@ class EarlyAdam(TorchOptimizer):
     """Adam on CUDA that moves a parameter as soon as its gradient is there.
 
     A layer's weight and bias are moved by the kernel that computes their gradient, if it can;
-    others, when autograd has it. The state is that of torch's.
+    others, when autograd has it. The state is that of torch's. ``low`` keeps copies in bfloat16.
     """
 
-    def __init__(self, objective: Objective, kernels: Any) -> None:
+    def __init__(self, objective: Objective, kernels: Any, *, low: bool) -> None:
         super().__init__("adam", objective)
         self.kernels = kernels
         parameters: list[Any] = [p for p in objective.parameters() if p.requires_grad]
         self.parameters: dict[int, Any] = {p.data_ptr(): p for p in parameters}
+        self.copies: dict[int, Tensor] = {}
+        """Of parameters, by address, as the next products read them."""
+        if low:
+            self.copies = {a: p.detach().bfloat16() for a, p in self.parameters.items()}
         self.steps, scales = parameters[0].new_zeros(len(parameters)), parameters[0].new_zeros(2)
         group = self.inner.param_groups[0]
         self.pace = kernels.Pace(scales, group["betas"], group["eps"])
@@ -89,8 +93,9 @@ class EarlyAdam(TorchOptimizer):
 
     def begin(self, rate: float | Tensor) -> None:
         """Before the backward pass: count the step, at this rate."""
-        rate = torch.as_tensor(rate, dtype=torch.float32, device=self.steps.device)
-        self.kernels.count(self.steps, rate, self.pace)
+        with aside():
+            rate = torch.as_tensor(rate, dtype=torch.float32, device=self.steps.device)
+            self.kernels.count(self.steps, rate, self.pace)
 
     def step(self, rate: float | Tensor) -> None:
         """Nothing is left to move."""
@@ -110,6 +115,12 @@ class EarlyAdam(TorchOptimizer):
                 hopper.move_layer(rows, gradient, both[0], both[1][:3], *self.pace)
         return known
 
+    @torch.no_grad()
+    def renew(self) -> None:
+        """After others have changed the parameters."""
+        for address, copy in self.copies.items():
+            copy.copy_(self.parameters[address])
+
     def close(self) -> None:
         """Move nothing any more."""
         for hook in self.hooks:
@@ -125,19 +136,16 @@ class EarlyAdam(TorchOptimizer):
         parameter.grad = None
 
     def _adam(self, parameter: Tensor) -> Any:
-        state, copies = self.inner.state[parameter], {}
-        if Side.of_step is not None:
-            copies = Side.of_step.copies
-        copy = copies.get(parameter.data_ptr(), (None, None))[1]
+        state, copy = self.inner.state[parameter], self.copies.get(parameter.data_ptr())
         return self.kernels.Adam(parameter, state["exp_avg"], state["exp_avg_sq"], copy)
 
 
 def make_optimizer(
-    kind: Literal["adam", "sgd"], objective: Objective, *, whole: bool = False
+    kind: Literal["adam", "sgd"], objective: Objective, *, whole: bool = False, low: bool = False
 ) -> TorchOptimizer:
-    """The fastest there is; ``whole`` if it must have all gradients before it moves anything."""
+    """The fastest there is; ``whole`` if it needs all gradients at once, ``low`` for bfloat16."""
     if kind == "adam" and not whole and not processes.many():
         kernels = kernels_for(*objective.parameters())
         if kernels is not None and all(p.is_contiguous() for p in objective.parameters()):
-            return EarlyAdam(objective, kernels)
+            return EarlyAdam(objective, kernels, low=low)
     return TorchOptimizer(kind, objective)

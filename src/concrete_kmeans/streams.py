@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -28,21 +28,19 @@ class Side:
     #: That of the step which is being taken.
     of_step: Side | None = None
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, ones: Tensor, mover: Any = None) -> None:
         self.device = device
+        self.ones = ones
+        """The gradient that the losses are given."""
+        self.mover = mover
+        """An :class:`optimizers.EarlyAdam`: it moves layers as soon as their gradient can be
+        computed, and keeps up copies of weights in lower precision."""
         self._streams: dict[Name, Any] = {}
         if device.type == "cuda":
             self._streams = {
                 "loss": torch.cuda.Stream(device, priority=-1),  # type: ignore[no-untyped-call]
                 "weights": torch.cuda.Stream(device),  # type: ignore[no-untyped-call]
             }
-        self.copies: dict[int, tuple[Tensor, Tensor]] = {}
-        """Weights, by address, and copies in lower precision that the optimiser keeps up."""
-        self.move_layer: Callable[[int, int, Tensor, Tensor], bool] | None = None
-        """Moves weight and bias of a layer, by address, along their gradient, which is the product
-        of its rows and its result's gradient; or says that it does not."""
-        self.ones: Tensor | None = None
-        """The gradient that the losses are given."""
         self._ahead: set[Name] = set()
         self.uses: Counter[int] = Counter()
         """How often the layers of the step used each weight, by its address."""
@@ -105,10 +103,11 @@ def use(weight: Tensor) -> int:
 
 def lowered(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """A weight in the dtype of a product: a copy that the optimiser keeps up, if it does."""
-    side = Side.of_step
-    if side is None or dtype == weight.dtype or weight.data_ptr() not in side.copies:
+    mover = None if Side.of_step is None else Side.of_step.mover
+    if mover is None or dtype == weight.dtype:
         return weight.to(dtype)
-    return side.copies[weight.data_ptr()][1]
+    copy: Tensor | None = mover.copies.get(weight.data_ptr())
+    return weight.to(dtype) if copy is None else copy
 
 
 def behind(weight: int | None, *reads: Tensor) -> contextlib.AbstractContextManager[None]:
@@ -124,17 +123,17 @@ def behind(weight: int | None, *reads: Tensor) -> contextlib.AbstractContextMana
 
 
 def moved(weight: int, bias: int, rows: Tensor, gradient: Tensor) -> bool:
-    """Whether the step moves a layer, and has done so: by :attr:`Side.move_layer`.
+    """Whether the step moves a layer, and has done so: by :attr:`Side.mover`.
 
     Not with a weight that the step used twice.
     """
     side = Side.of_step
-    if side is None or side.move_layer is None or side.uses[weight] > 1:
+    if side is None or side.mover is None or side.uses[weight] > 1:
         return False
-    return side.move_layer(weight, bias, rows, gradient)
+    return bool(side.mover.move_layer(weight, bias, rows, gradient))
 
 
 def is_one(gradient: Tensor) -> bool:
     """Whether it is the gradient that the losses are given: to multiply by it changes nothing."""
-    ones = None if Side.of_step is None else Side.of_step.ones
-    return ones is not None and gradient.data_ptr() == ones.data_ptr()
+    side = Side.of_step
+    return side is not None and gradient.data_ptr() == side.ones.data_ptr()

@@ -18,7 +18,7 @@ from concrete_kmeans.checkpoints import Checkpoints, Signals, Stopped
 from concrete_kmeans.data import Batch, Batches, Place
 from concrete_kmeans.objectives.base import Objective, Verdict
 from concrete_kmeans.optimizers import EarlyAdam, Optimizer, TorchOptimizer, make_optimizer
-from concrete_kmeans.streams import Side, aside, join
+from concrete_kmeans.streams import Side, join
 
 __all__ = [
     "Annealed",
@@ -167,12 +167,11 @@ def train(
     torch.OutOfMemoryError
         Of the device, with what to change.
     """
-    run = _Run(objective, settings, callbacks, generators, restarts)
     step = _Step(objective, settings, generators)
+    run = _Run(step, callbacks, restarts)
     saving = None
     if checkpoints is not None:
-        saving = _Saving(checkpoints, run, step, cast("Batches", batches), monitor)
-        step.renew()
+        saving = _Saving(checkpoints, run, cast("Batches", batches), monitor)
     signals, waits = Signals(), checkpoints is not None or processes.many()
     take: _Step | _Recorded = step
     drawn: Iterable[Any] = batches
@@ -187,27 +186,25 @@ def train(
         ):
             for t, batch in zip(run.steps_left(), drawn, strict=False):
                 if objective.refresh_every and t % objective.refresh_every == 0:
-                    run.note(take.flush(), step.names)
+                    run.note(take.flush())
                     objective.refresh()
-                run.note(
-                    take(batch, settings.temperature(t), settings.learning_rate(t)), step.names
-                )
+                run.note(take(batch, settings.temperature(t), settings.learning_rate(t)))
                 check = (t + 1) % settings.check_every == 0
                 stop, due = signals.asked(t), saving is not None and saving.checkpoints.due
                 if check or due or stop is not None:
-                    run.note(take.flush(), step.names)
+                    run.note(take.flush())
                 if check:
                     run.check(t, monitor)
                     step.renew()
                 _pause(stop, saving, due)
                 if run.over:
                     break
-            run.note(take.flush(), step.names)
+            run.note(take.flush())
             if run.n_noted:  # of the steps after the last check, callbacks are told as well
                 run.check(run.n_steps - 1, None)
                 _pause(signals.asked(0), saving, saving is not None and saving.checkpoints.due)
     except KeyboardInterrupt as stop:
-        run.note(take.flush(), step.names)
+        run.note(take.flush())
         raise Interrupted(run.end(), getattr(stop, "signal", signal.SIGINT)) from stop
     except torch.OutOfMemoryError as error:
         raise torch.OutOfMemoryError(_out_of_memory(batches, settings)) from error
@@ -242,21 +239,16 @@ class _Step:
         self, objective: Objective, settings: Settings, generators: Sequence[torch.Generator]
     ) -> None:
         self.objective, self.settings, self.generators = objective, settings, generators
+        kind, low = settings.optimizer, settings.precision == "bfloat16"
         self.optimizer: Optimizer = (
-            settings.optimizer(objective)
-            if callable(settings.optimizer)
-            else make_optimizer(settings.optimizer, objective, whole=settings.clip is not None)
+            kind(objective)
+            if callable(kind)
+            else make_optimizer(kind, objective, whole=settings.clip is not None, low=low)
         )
-        self.device = objective.parameters()[0].device
-        self.side = Side(self.device)
-        self.ones = self.side.ones = torch.ones_like(_flat(objective.parameters()[0])[:, 0])  # (R,)
-        if isinstance(self.optimizer, EarlyAdam):
-            self.side.move_layer = self.optimizer.move_layer
-            if settings.precision == "bfloat16":
-                self.side.copies = {
-                    address: (p, p.detach().bfloat16())
-                    for address, p in self.optimizer.parameters.items()
-                }
+        self.early = self.optimizer if isinstance(self.optimizer, EarlyAdam) else None
+        first = objective.parameters()[0]
+        self.device, self.ones = first.device, torch.ones_like(_flat(first)[:, 0])  # (R,)
+        self.side = Side(self.device, self.ones, self.early)
         self.names: list[str] = []
 
     def __call__(self, batch: Batch, temperature: float | Tensor, rate: float | Tensor) -> Tensor:
@@ -265,9 +257,8 @@ class _Step:
         objective.batch = batch
         self.optimizer.zero_grad()
         with self.side.open():
-            if isinstance(self.optimizer, EarlyAdam):
-                with aside():
-                    self.optimizer.begin(rate)
+            if self.early is not None:
+                self.early.begin(rate)
             with _autocast(settings.precision, self.device):
                 parts = objective.loss(batch, temperature, self.generators)
             if processes.many():
@@ -291,17 +282,16 @@ class _Step:
         """No step waits: no losses, (0, 1, 1)."""
         return torch.empty((0, 1, 1))
 
-    @torch.no_grad()
     def renew(self) -> None:
         """After others than a step have changed the state."""
-        for weight, copy in self.side.copies.values():
-            copy.copy_(weight)
+        if self.early is not None:
+            self.early.renew()
 
     def close(self) -> None:
         """Leave the objective as a step found it."""
         self.objective.noise = None
-        if isinstance(self.optimizer, EarlyAdam):
-            self.optimizer.close()
+        if self.early is not None:
+            self.early.close()
 
 
 class _Graph(NamedTuple):
@@ -319,7 +309,8 @@ class _Recorded:
     The reading of the rows is part of it. What changes from step to step is written to fixed places
     before: row numbers, noise, temperature, learning rate. Steps wait until there are a few of
     them: launching one alone may take the host longer than the device takes for it, and between two
-    launches the device rests.
+    launches the device rests. Noise is drawn outside: a graph that draws from R generators sets
+    each of them up, with two kernels, before it runs.
     """
 
     #: Steps that run before the recording, so that all that is set up once is set up.
@@ -357,7 +348,9 @@ class _Recorded:
             if self.written.get((name, place)) != value:
                 self.written[name, place] = value
                 getattr(self, name)[place].fill_(value)
-        self._draw(place)
+        if self.noise is not None:  # drawn while the steps before are taken
+            with torch.cuda.stream(self.drawing):
+                F.draw_exponential_(self.drawn[place], self.step.generators)
         self.waiting.append(index)
         self.n_taken += 1
         if self.n_taken > self.n_before and len(self.waiting) < self.size:
@@ -400,15 +393,6 @@ class _Recorded:
             self.graphs[n] = _Graph(graph, parts, self.step.objective.batch)
         return self.graphs[n]
 
-    def _draw(self, place: int) -> None:
-        """Noise of a step, while those before are being taken.
-
-        A graph that draws from R generators sets each of them up, with two kernels, before it runs.
-        """
-        if self.noise is not None:
-            with torch.cuda.stream(self.drawing):
-                F.draw_exponential_(self.drawn[place], self.step.generators)
-
     def _take(self, place: int) -> Tensor:
         if self.noise is not None:
             self.step.objective.noise = self.noise[place]
@@ -419,28 +403,24 @@ class _Recorded:
 class _Run:
     """Losses since the last check, and the states of restarts that need not, or cannot, go on."""
 
+    #: What a checkpoint holds of it as it is.
+    held = ("running", "failed_at", "collapsed", "taken", "kept", "drawn", "n_steps", "over")
+
     def __init__(
-        self,
-        objective: Objective,
-        settings: Settings,
-        callbacks: Sequence[Callback],
-        generators: Sequence[torch.Generator],
-        restarts: Sequence[bool] | None,
+        self, step: _Step, callbacks: Sequence[Callback], restarts: Sequence[bool] | None
     ) -> None:
-        self.objective, self.settings, self.callbacks = objective, settings, callbacks
-        self.generators = generators
-        processes.copy_from_first(objective.state())
-        self.drawn = [generator.get_state() for generator in generators]
-        first = objective.parameters()[0]
-        R, device = len(first), first.device
+        self.step, self.callbacks, self.settings = step, callbacks, step.settings
+        self.objective, self.generators = step.objective, step.generators
+        processes.copy_from_first(self.objective.state())
+        self.drawn = [generator.get_state() for generator in self.generators]
+        R, device = len(step.ones), step.device
         self.running = torch.tensor([True] * R if restarts is None else restarts, device=device)
         self.failed_at = torch.full((R,), -1, dtype=torch.int64, device=device)
         self.collapsed = torch.zeros(R, dtype=torch.bool, device=device)
         self.taken = torch.zeros(R, dtype=torch.int64, device=device)
-        self.kept = [part.detach().clone() for part in objective.state()]
+        self.kept = [part.detach().clone() for part in self.objective.state()]
         self.trace = torch.empty(0)  # (check_every, P, R), losses of a step each
         self.n_noted = 0  # steps of it since the last check
-        self.names: list[str] = []
         self.n_steps = 0
         self.over = False
         self.history: list[Event] = []
@@ -449,7 +429,7 @@ class _Run:
         """Numbers of the steps that are not taken yet."""
         return range(self.n_steps, self.n_steps if self.over else self.settings.n_steps)
 
-    def note(self, parts: Tensor, names: list[str]) -> None:
+    def note(self, parts: Tensor) -> None:
         """Remember the losses of some steps, (n, P, R), on the device.
 
         In one place: small tensors that are kept, each among what its step has freed, would leave
@@ -462,7 +442,6 @@ class _Run:
             most = min(self.settings.check_every, self.settings.n_steps)
             self.trace = parts.new_empty(most, *parts.shape[1:])
         self.trace[self.n_noted : self.n_noted + n] = parts
-        self.names = names
         self.n_noted += n
         self.n_steps += n
 
@@ -512,28 +491,20 @@ class _Run:
 
     def state(self) -> dict[str, Any]:
         """All of it, for a checkpoint."""
-        return {
-            "running": self.running,
-            "failed_at": self.failed_at,
-            "collapsed": self.collapsed,
-            "taken": self.taken,
-            "kept": self.kept,
-            "drawn": self.drawn,
+        return {name: getattr(self, name) for name in self.held} | {
             "trace": self.trace[: self.n_noted].clone() if self.n_noted else None,
-            "names": self.names,
-            "n_steps": self.n_steps,
-            "over": self.over,
+            "names": self.step.names,
             "history": [asdict(event) for event in self.history],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state` of another gave."""
-        self.running, self.failed_at = state["running"], state["failed_at"]
-        self.collapsed, self.taken = state["collapsed"], state["taken"]
-        self.kept, self.drawn = state["kept"], [drawn.cpu() for drawn in state["drawn"]]
         if state["trace"] is not None:
-            self.note(state["trace"], state["names"])
-        self.names, self.n_steps, self.over = state["names"], state["n_steps"], state["over"]
+            self.note(state["trace"])
+        for name in self.held:
+            setattr(self, name, state[name])
+        self.drawn = [drawn.cpu() for drawn in self.drawn]
+        self.step.names = state["names"]
         self.history = [Event(**event) for event in state["history"]]
 
     def _read_losses(self) -> Event:
@@ -551,7 +522,7 @@ class _Run:
             self.settings.phase,
             self.n_steps,
             self.settings.n_steps,
-            dict(zip(self.names, means, strict=True)),
+            dict(zip(self.step.names, means, strict=True)),
             self.running.tolist(),
         )
         self.history.append(event)
@@ -577,16 +548,11 @@ class _Saving:
     from_data = ("rows", "sample", "noise", "batch")
 
     def __init__(
-        self,
-        checkpoints: Checkpoints,
-        run: _Run,
-        step: _Step,
-        batches: Batches,
-        monitor: Monitor | None,
+        self, checkpoints: Checkpoints, run: _Run, batches: Batches, monitor: Monitor | None
     ) -> None:
-        self.checkpoints, self.run, self.step = checkpoints, run, step
+        self.checkpoints, self.run, self.step = checkpoints, run, run.step
         self.batches, self.monitor = batches, monitor
-        self.optimizer = cast("TorchOptimizer", step.optimizer)
+        self.optimizer = cast("TorchOptimizer", self.step.optimizer)
         if (loop := checkpoints.take_loop()) is not None:
             self._restore(loop)
 
@@ -615,6 +581,7 @@ class _Saving:
         if loop["place"] is not None:
             began, taken = loop["place"]
             self.batches.place = Place([state.cpu() for state in began], taken)
+        self.step.renew()
 
     def _tensors(self) -> dict[str, Tensor]:
         """All that the objective and the monitor are made of."""
