@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import numpy as np
@@ -115,6 +116,21 @@ def streamed(kind, folder, dtype=torch.float32):
 # ------------------------------------------------------------------------------------ reading ahead
 
 
+@pytest.fixture
+def three_threads():
+    """torch with three threads; what looks whether it has them still, here and in new threads."""
+
+    def look():
+        assert torch.get_num_threads() == 3
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 3
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield look
+    torch.set_num_threads(before)
+
+
 class TestReadAhead:
     def test_on_another_thread_and_two_at_a_time(self):
         made, used, threads = [], [], set()
@@ -152,6 +168,23 @@ class TestReadAhead:
         assert next(found) == 1
         with pytest.raises(ValueError, match="row 7"):
             next(found)
+
+    def test_it_reads_on_one_thread_and_others_keep_theirs(self, three_threads):
+        def source():
+            yield torch.get_num_threads()
+            yield torch.get_num_threads()
+
+        assert list(read_ahead(source())) == [1, 1]
+        three_threads()
+
+    def test_others_keep_their_threads_when_nothing_can_be_read(self, three_threads):
+        def source():
+            raise ValueError("row 0")
+            yield
+
+        with pytest.raises(ValueError, match="row 0"):
+            next(read_ahead(source()))
+        three_threads()
 
     def test_who_leaves_ends_the_thread(self):
         before = threading.active_count()

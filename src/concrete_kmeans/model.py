@@ -90,7 +90,7 @@ class Model:
         self.network.eval()
         parts, size = Parts(), self.chunk_rows
         if stream_of(rows) is not None:  # the next chunk is read meanwhile
-            size = max(1, size // 4)
+            size = max(1, size // 2)
         for _, _, piece in chunks_of(rows, size):
 
             def compute(start: int, stop: int, piece: Tensor = piece) -> T:
