@@ -1,15 +1,24 @@
 """Products by oneDNN, against float64 and against torch's own."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from concrete_kmeans import products
+from concrete_kmeans.lloyd import MAX_CHUNK_BYTES, MAX_CHUNK_BYTES_INTEL, lloyd
 from concrete_kmeans.networks import build_autoencoder
 
 SHAPES = [(256, 784, 504), (256, 504, 40), (1100, 1100, 1), (1, 1024, 1024), (300, 3, 1300)]
 needs_it = pytest.mark.skipif(
     not products._is_there(), reason="this CPU or this torch has no such product"
 )
+
+
+@pytest.fixture(autouse=True)
+def another_maker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a CPU whose width MKL does not use, whatever this one is."""
+    monkeypatch.setattr(products, "mkl_is_whole", lambda: False)
 
 
 def layouts(n: int, m: int) -> list[torch.Tensor]:
@@ -75,6 +84,38 @@ def test_what_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         assert products.linear(rows, rows) is None
     monkeypatch.setattr(products, "_is_there", lambda: False)
     assert products.linear(rows, rows) is None
+
+
+def test_on_cpus_of_intel_mkl_keeps_what_it_does_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "mkl_is_whole", lambda: True)
+    rows = torch.ones(1024, 1024)
+    assert products.transposed(rows, rows) is None
+    assert products.linear(*2 * [rows[:, : products.DEEP - 1].contiguous()]) is None
+    deep = products.linear(*2 * [rows[:, : products.DEEP].contiguous()])
+    low = products.linear(*2 * [rows[:, :64].bfloat16().contiguous()])
+    assert (deep is not None) == (low is not None) == products._is_there()
+
+
+def test_whose_cpu_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for maker, is_whole in (("GenuineIntel", True), ("AuthenticAMD", False)):
+        about = tmp_path / maker
+        about.write_text(f"processor\t: 0\nvendor_id\t: {maker}\ncpu family\t: 6\n")
+        assert products.mkl_is_whole(about) is is_whole
+    assert isinstance(products.mkl_is_whole(tmp_path / "none"), bool)
+
+
+def test_larger_blocks_on_cpus_of_intel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the same clusters."""
+    gen = torch.Generator().manual_seed(0)
+    rows = torch.randn(3 * MAX_CHUNK_BYTES_INTEL // 4 // 100, 5, generator=gen)
+    found = []
+    for whole in (False, True):
+        monkeypatch.setattr(products, "mkl_is_whole", lambda whole=whole: whole)
+        found.append(lloyd(rows, rows[:100], max_iter=3, tol=0.0))
+    assert MAX_CHUNK_BYTES < MAX_CHUNK_BYTES_INTEL
+    assert (found[0].labels != found[1].labels).float().mean() < 1e-4
+    torch.testing.assert_close(found[0].inertia, found[1].inertia, rtol=1e-6, atol=0.0)
 
 
 def test_a_torch_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,7 @@ class TestRecorded:
             def check(self, step, running):
                 optimizer = on_cuda.optimizers[-1]
                 with torch.no_grad():
-                    for parameter in optimizer.parameters.values():
+                    for parameter in optimizer.at.values():
                         parameter.mul_(0.5)
                 self.repaired.append(step)
                 return Verdict(torch.zeros_like(running), torch.zeros_like(running))
@@ -219,7 +219,7 @@ class TestRecorded:
         how = {"joint": joint, "precision": precision, "n_steps": 2 * EVERY}
         objective, _ = trained(**how, monitor=Repair())
         for address, copy in on_cuda.optimizers[-1].copies.items():
-            weight = on_cuda.optimizers[-1].parameters[address]
+            weight = on_cuda.optimizers[-1].at[address]
             assert torch.equal(copy, weight.detach().bfloat16())
         assert len(on_cuda.optimizers[-1].copies) == (
             len(objective.parameters()) if precision == "bfloat16" else 0

@@ -11,6 +11,7 @@ import torch
 from concrete_kmeans.checkpoints import Checkpoints
 from concrete_kmeans.data import Batch, Batches
 from concrete_kmeans.objectives.base import Objective, Verdict
+from concrete_kmeans.optimizers import DirectAdam, make_optimizer
 from concrete_kmeans.training import Annealed, Interrupted, InverseTime, Settings, train
 
 R, N, D = 3, 40, 4
@@ -605,3 +606,36 @@ def test_a_loop_goes_on_from_any_step(at, kind, tmp_path):
     assert straight.n_steps.tolist() == [8, 18, 12]
     for ours, theirs in zip(outcome[:3], straight[:3], strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_adam_on_the_cpu_is_that_of_torch():
+    """Also where a parameter has no gradient for a step, and from the middle on."""
+
+    class Weights(Objective):
+        def __init__(self):
+            self.own = [torch.ones(1, n, dtype=torch.float64, requires_grad=True) for n in (3, 2)]
+
+        def parameters(self):
+            return self.own
+
+        def loss(self, batch, temperature, generators):
+            raise AssertionError
+
+    first, second = Weights(), Weights()
+    mine, theirs = make_optimizer("adam", first), torch.optim.Adam(second.own, foreach=False)
+    assert isinstance(mine, DirectAdam)
+    for step in range(9):
+        if step == 6:
+            other, mine = mine, make_optimizer("adam", first)
+            mine.restore(other.state())
+        mine.zero_grad()
+        theirs.zero_grad()
+        for own in (first.own, second.own):
+            for p in own[: 1 if step in (0, 4) else 2]:
+                p.grad = torch.sin(p.detach() * (step + 1))
+        theirs.param_groups[0]["lr"] = 0.1 / (step + 1)
+        mine.step(0.1 / (step + 1))
+        theirs.step()
+        for p, q in zip(first.own, second.own, strict=True):
+            torch.testing.assert_close(p, q, rtol=0, atol=1e-12)
+    assert [int(held["step"]) for held in mine.state().values()] == [9, 7]

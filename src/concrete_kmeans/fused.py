@@ -41,6 +41,8 @@ def kernels_for(*tensors: Tensor) -> ModuleType | None:
 
 def kernels_for_products(*tensors: Tensor) -> ModuleType | None:
     """:mod:`kernels`, if it can multiply the tensors: in bfloat16, or in TF32 where that is on."""
+    if not tensors[0].is_cuda:
+        return None
     low = tensors[0].dtype == torch.bfloat16 or torch.backends.cuda.matmul.allow_tf32
     small = all(tensor.numel() < 2**31 for tensor in tensors)  # what it counts by
     kernels = kernels_for(*tensors) if low and small else None

@@ -13,7 +13,7 @@ from concrete_kmeans.fused import hopper_for, kernels_for
 from concrete_kmeans.objectives.base import Objective
 from concrete_kmeans.streams import aside, behind
 
-__all__ = ["EarlyAdam", "Optimizer", "TorchOptimizer", "make_optimizer"]
+__all__ = ["DirectAdam", "EarlyAdam", "Optimizer", "TorchOptimizer", "make_optimizer"]
 
 
 class Optimizer(Protocol):
@@ -60,7 +60,54 @@ class TorchOptimizer:
         self.inner.load_state_dict({"state": remembered, "param_groups": groups})
 
 
-class EarlyAdam(TorchOptimizer):
+class DirectAdam(TorchOptimizer):
+    """Torch's Adam, called without what its class does around it: the steps are counted at once."""
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__("adam", objective)
+        self.parameters: list[Any] = [p for p in objective.parameters() if p.requires_grad]
+        self.steps = self.parameters[0].new_zeros(len(self.parameters), dtype=torch.float32)
+        for p, step in zip(self.parameters, self.steps, strict=True):
+            moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            self.inner.state[p] = {"step": step} | moments
+        self._hold()
+
+    def _hold(self) -> None:
+        names, states = ("exp_avg", "exp_avg_sq", "step"), self.inner.state
+        self.held = [[states[p][name] for p in self.parameters] for name in names]
+
+    def restore(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take over what :meth:`state` of another gave; steps are counted where they lie."""
+        super().restore(state)
+        for p, step in zip(self.parameters, self.steps, strict=True):
+            step.copy_(self.inner.state[p]["step"])
+            self.inner.state[p]["step"] = step
+        self._hold()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for p in self.parameters:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self, rate: float | Tensor) -> None:
+        """Move the parameters."""
+        gradients = [p.grad for p in self.parameters]
+        if any(gradient is None for gradient in gradients):
+            super().step(rate)  # it knows whose turn it is not
+            return
+        self.steps += 1.0
+        (first, second, steps), group = self.held, self.inner.param_groups[0]
+        beta1, beta2 = group["betas"]
+        move: Any = torch._fused_adam_
+        move(
+            self.parameters, gradients, first, second, [], steps,
+            lr=rate, beta1=beta1, beta2=beta2, eps=group["eps"],
+            weight_decay=0.0, amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+
+class EarlyAdam(DirectAdam):
     """Adam on CUDA that moves a parameter as soon as its gradient is there.
 
     A layer's weight and bias are moved by the kernel that computes their gradient, if it can;
@@ -68,28 +115,17 @@ class EarlyAdam(TorchOptimizer):
     """
 
     def __init__(self, objective: Objective, kernels: Any, *, low: bool) -> None:
-        super().__init__("adam", objective)
+        super().__init__(objective)
         self.kernels = kernels
-        parameters: list[Any] = [p for p in objective.parameters() if p.requires_grad]
-        self.parameters: dict[int, Any] = {p.data_ptr(): p for p in parameters}
+        self.at: dict[int, Any] = {p.data_ptr(): p for p in self.parameters}
+        """Parameters by address."""
         self.copies: dict[int, Tensor] = {}
         """Of parameters, by address, as the next products read them."""
         if low:
-            self.copies = {a: p.detach().bfloat16() for a, p in self.parameters.items()}
-        self.steps, scales = parameters[0].new_zeros(len(parameters)), parameters[0].new_zeros(2)
+            self.copies = {a: p.detach().bfloat16() for a, p in self.at.items()}
         group = self.inner.param_groups[0]
-        self.pace = kernels.Pace(scales, group["betas"], group["eps"])
-        for p, step in zip(parameters, self.steps, strict=True):
-            moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-            self.inner.state[p] = {"step": step} | moments
-        self.hooks = [p.register_post_accumulate_grad_hook(self._move) for p in parameters]
-
-    def restore(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Take over what :meth:`state` of another gave; steps are counted where they lie."""
-        super().restore(state)
-        for p, step in zip(self.parameters.values(), self.steps, strict=True):
-            step.copy_(self.inner.state[p]["step"])
-            self.inner.state[p]["step"] = step
+        self.pace = kernels.Pace(self.steps.new_zeros(2), group["betas"], group["eps"])
+        self.hooks = [p.register_post_accumulate_grad_hook(self._move) for p in self.parameters]
 
     def begin(self, rate: float | Tensor) -> None:
         """Before the backward pass: count the step, at this rate."""
@@ -105,9 +141,9 @@ class EarlyAdam(TorchOptimizer):
 
         If both are its own to move: whether they are.
         """
-        known = weight in self.parameters and bias in self.parameters
+        known = weight in self.at and bias in self.at
         if known:
-            both = [self._adam(self.parameters[address]) for address in (weight, bias)]
+            both = [self._adam(self.at[address]) for address in (weight, bias)]
             hopper = None if both[0].copy is None else hopper_for(rows, gradient)
             if hopper is None:
                 self.kernels.move_layer(rows, gradient, *both, self.pace)
@@ -119,7 +155,7 @@ class EarlyAdam(TorchOptimizer):
     def renew(self) -> None:
         """After others have changed the parameters."""
         for address, copy in self.copies.items():
-            copy.copy_(self.parameters[address])
+            copy.copy_(self.at[address])
 
     def close(self) -> None:
         """Move nothing any more."""
@@ -148,4 +184,5 @@ def make_optimizer(
         kernels = kernels_for(*objective.parameters())
         if kernels is not None and all(p.is_contiguous() for p in objective.parameters()):
             return EarlyAdam(objective, kernels, low=low)
-    return TorchOptimizer(kind, objective)
+    on_cpu = all(p.device.type == "cpu" for p in objective.parameters())
+    return DirectAdam(objective) if kind == "adam" and on_cpu else TorchOptimizer(kind, objective)

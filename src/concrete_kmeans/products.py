@@ -2,19 +2,23 @@
 
 torch multiplies float32 matrices by MKL, which uses half the width of AVX-512 on CPUs of other
 makers than Intel. oneDNN, which torch calls for bfloat16 and for convolutions, uses all of it: on a
-Zen 5 it is 2.3 times as fast (``benchmarks/results/limits.json``). torch has no public name for its
-float32 product: :func:`linear` looks whether it is there; where it is not, torch's own remains.
+Zen 5 it is 2.3 times as fast (``benchmarks/results/limits.json``). On Intel's own CPUs it gains by
+bias and ReLU in the pass of the product, and loses where that is short: there MKL keeps the others.
+torch has no public name for oneDNN's float32 product: :func:`linear` looks whether it is there;
+where it is not, torch's own remains.
 """
 
 from __future__ import annotations
 
 import functools
+import platform
+from pathlib import Path
 from typing import cast
 
 import torch
 from torch import Tensor
 
-__all__ = ["linear", "transposed"]
+__all__ = ["linear", "mkl_is_whole", "transposed"]
 
 #: Multiplications from which on it is faster: a call takes 10 us more than one of torch's.
 ENOUGH = 2**20
@@ -22,6 +26,9 @@ ENOUGH = 2**20
 DTYPES = (torch.float32, torch.bfloat16)
 #: Columns that are worth a vector of their own.
 NARROW = 32
+#: Products that are added up for a result, from which on oneDNN is as fast as MKL on Intel's CPUs:
+#: of 32 it takes up to four times as long.
+DEEP = 256
 
 
 def linear(
@@ -46,7 +53,7 @@ def linear(
 
 def transposed(left: Tensor, right: Tensor) -> Tensor | None:
     """``left.mT @ right`` of (B, M) and (B, N), contiguous; or None, as :func:`linear`."""
-    if left.dtype != torch.float32 or not _fits(left.mT, right.mT):
+    if left.dtype != torch.float32 or mkl_is_whole() or not _fits(left.mT, right.mT):
         return None
     if right.shape[1] >= NARROW:
         # the copy saves a third of a wide product; of three axes, all threads make it
@@ -58,10 +65,11 @@ def transposed(left: Tensor, right: Tensor) -> Tensor | None:
 
 def _fits(rows: Tensor, weight: Tensor) -> bool:
     return (
-        rows.dtype == weight.dtype
+        rows.device.type == "cpu"
+        and rows.dtype == weight.dtype
         and rows.dtype in DTYPES
-        and rows.device.type == "cpu"
         and rows.numel() * len(weight) >= ENOUGH
+        and (rows.shape[1] >= DEEP or rows.dtype != torch.float32 or not mkl_is_whole())
         and 1 in rows.stride()
         # weights with gaps between their lines would be multiplied by a plain loop
         and (weight.is_contiguous() or weight.mT.is_contiguous())
@@ -81,3 +89,9 @@ def _is_there() -> bool:
     except (AttributeError, RuntimeError, TypeError):  # another torch has another name for it
         return False
     return bool((out == 3.0).all())
+
+
+@functools.cache
+def mkl_is_whole(about: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether MKL uses all of this CPU: that of its maker."""
+    return "GenuineIntel" in (about.read_text() if about.exists() else platform.processor())
