@@ -17,12 +17,13 @@ import resource
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable, Collection
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 RESULTS = Path(__file__).parent / "results"
 MEMORY_LIMIT = 20 * 2**30  # of address space, so that a peer that needs more fails by itself
@@ -173,6 +174,30 @@ def memory(field: str) -> float:
     """A line of this process's status, in MB."""
     status = Path("/proc/self/status").read_text()
     return next(float(line.split()[1]) / 1024 for line in status.splitlines() if field in line)
+
+
+class Peak:
+    """Largest memory of this process, without what belongs to files, in MB."""
+
+    def __enter__(self) -> Self:
+        self.before = self.most = memory("RssAnon")
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._watch)
+        self.thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self.over.wait(0.01):
+            self.most = max(self.most, memory("RssAnon"))
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+
+    @property
+    def extra(self) -> float:
+        """Above what it was."""
+        return round(self.most - self.before, 1)
 
 
 def timed(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:

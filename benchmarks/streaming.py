@@ -19,11 +19,10 @@ import resource
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -80,30 +79,6 @@ def write_files(folder: Path, rows: int) -> None:
 
 
 # ------------------------------------------------------------------------- in a process of its own
-
-
-class Peak:
-    """Largest memory of this process, without what belongs to files, in MB."""
-
-    def __enter__(self) -> Self:
-        self.before = self.most = measure.memory("RssAnon")
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self._watch)
-        self.thread.start()
-        return self
-
-    def _watch(self) -> None:
-        while not self.over.wait(0.01):
-            self.most = max(self.most, measure.memory("RssAnon"))
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        self.thread.join()
-
-    @property
-    def extra(self) -> float:
-        """Above what it was."""
-        return round(self.most - self.before, 1)
 
 
 def opened(folder: str, kind: str, rows: int) -> Any:
@@ -172,7 +147,7 @@ def run(method: str, kind: str, folder: str, rows: int) -> dict[str, Any]:
     for kind_of, now in ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize")):
         limit = int(measure.memory(now) * 2**20) + LIMIT
         resource.setrlimit(kind_of, (limit, limit))
-    with Peak() as peak:
+    with measure.Peak() as peak:
         start, cpu = time.perf_counter(), time.process_time()
         estimator = METHODS[method](X)
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu

@@ -668,6 +668,18 @@ class TestNotFinite:
         with pytest.raises(ValueError, match=match):
             estimator.predict(broken[kind])
 
+    def test_whole_numbers_are_not_looked_at(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(data, "_check_finite", lambda *_: 1 / 0)
+        np.save(tmp_path / "rows.npy", X.astype(np.int16))
+        np.save(tmp_path / "floats.npy", X)
+        whole, floats = (
+            open_rows(np.load(tmp_path / f"{name}.npy", "r"), device=CPU, dtype=torch.float32).rows
+            for name in ("rows", "floats")
+        )
+        assert torch.equal(whole[5:9], torch.from_numpy(X[5:9].astype(np.int16)).float())
+        with pytest.raises(ZeroDivisionError):
+            floats[5:9]
+
     def test_too_large_for_the_type_of_the_rows(self, tmp_path):
         rows = X.astype(np.float64)
         rows[7, 1], rows[8, 0] = -1e300, np.inf
