@@ -282,6 +282,22 @@ def test_options_out_of_range(options):
         opened(FLAT, **options)
 
 
+@pytest.mark.parametrize(("limit", "where"), [(None, "device"), (4 * N * 24 - 1, "streamed")])
+def test_sparse_rows_become_dense_on_another_device_if_they_fit(limit, where):
+    """On CUDA, which the tests of a GPU look at; here on the device that holds shapes only."""
+    there = torch.device("meta")
+    X = sparse.csr_array(FLAT.astype(np.float64))
+    source = open_rows(X, device=there, dtype=torch.float32, max_resident_bytes=limit)
+    assert source.where == where
+    assert isinstance(source.rows, torch.Tensor) == (where == "device")
+    assert (tuple(source.rows.shape), source.rows.dtype) == ((N, 24), torch.float32)
+    assert source.feature_shape == (24,)
+    kept, read = data.as_rows(X, there), data.as_rows(X, there, once=True)
+    assert isinstance(kept, torch.Tensor)
+    assert kept.dtype == torch.float64  # as it came
+    assert isinstance(read, SparseRows)
+
+
 @pytest.mark.parametrize("dataset", [Items, ManyItems])
 def test_a_bad_row_of_a_dataset_is_named(dataset):
     X = list(FLAT.astype(np.float64))
@@ -519,8 +535,9 @@ class TestCuda:
     def test_resident_and_streamed_rows_are_the_same(self, kind, dtype, limit, folder):
         X = KINDS[kind](folder)
         rows, shape, where = open_rows(X, device=self.device, dtype=dtype, max_resident_bytes=limit)
-        resident = isinstance(X, np.ndarray) and limit is None
+        resident = (isinstance(X, np.ndarray) or sparse.issparse(X)) and limit is None
         assert where == ("device" if resident else "streamed")
+        assert Batches(rows, None, 5, generators(1, device="cuda")).on_cuda == resident
         assert shape == opened(X, dtype).feature_shape
         assert (tuple(rows.shape), rows.dtype, rows.device) == ((N, 24), dtype, self.exact)
         for index in (torch.tensor([4, 4, 0]), torch.tensor([22, 3, 1], device=self.device)):

@@ -81,8 +81,8 @@ CPU = torch.device("cpu")
 MAX_PIECE_BYTES = 8 * 2**20
 #: A larger piece goes to the device from pageable memory: pinned memory is kept for the next one.
 MAX_PINNED_BYTES = 64 * 2**20
-#: Part of the free device memory that the rows may take.
-RESIDENT_SHARE = 0.6
+#: Part of the free device memory that the rows may take; and those of a CSR matrix, made dense.
+RESIDENT_SHARE, SPARSE_SHARE = 0.6, 0.2
 #: Rows of a memmap, a Dataset or Parquet files that take more are streamed.
 STREAM_BYTES = 256 * 2**20
 #: Of a window, the rows of a stream that are shuffled together. Two are in memory at a time.
@@ -526,12 +526,12 @@ def open_rows(
         shape (N, H, W), (N, C, H, W) and so on are flattened to rows. A tensor stays where it is.
     device : torch.device
         Where rows are handed out. For CUDA an array is copied there once, in its own dtype, if it
-        fits; else pieces of it are streamed.
+        fits, and so are dense rows of a CSR matrix; else pieces are streamed.
     dtype : torch.float32 or torch.float64
         Of the rows handed out. What has it already is shared, the rest converted piece by piece.
     max_resident_bytes : int, optional
-        The largest array, or Parquet files, copied to a CUDA device; 60 % of its free memory by
-        default.
+        The largest array, Parquet files or dense form of a CSR matrix copied to a CUDA device; by
+        default 60 % of its free memory, of a CSR matrix 20 %.
 
     Returns
     -------
@@ -554,8 +554,9 @@ def open_rows(
     if isinstance(X, np.ndarray):
         return _open_array(X, device, dtype, max_resident_bytes)
     if isinstance(X, sparse.csr_array | sparse.csr_matrix):
-        rows = SparseRows(X, device, dtype)
-        return Source(rows, rows.shape[1:], "device" if device == CPU else "streamed")
+        opened = _open_sparse(SparseRows(X, device, dtype), max_resident_bytes)
+        here = device == CPU or isinstance(opened, Tensor)
+        return Source(opened, (int(X.shape[1]),), "device" if here else "streamed")
     if isinstance(X, Dataset):
         dataset = DatasetRows(X, device, dtype)
         shape = dataset.feature_shape or (1,)
@@ -614,14 +615,25 @@ def _open_parquet(
     return Source(_resident(rows), X.shape[1:], "device")
 
 
-def _fits(size: int, device: torch.device, most: int | None) -> bool:
+def _open_sparse(rows: SparseRows, most: int | None) -> Rows:
+    """Dense in the memory of a device that is not the CPU, if they fit.
+
+    There a step reads them without the host, and may be recorded.
+    """
+    size = math.prod(rows.shape) * rows.dtype.itemsize
+    if rows.device == CPU or not _fits(size, rows.device, most, SPARSE_SHARE):
+        return rows
+    return _resident(rows)
+
+
+def _fits(size: int, device: torch.device, most: int | None, share: float = RESIDENT_SHARE) -> bool:
     """Whether so many bytes may be copied to the device."""
     if device.type == "cuda" and most is None:
-        most = int(RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0])
+        most = int(share * torch.cuda.mem_get_info(device)[0])
     return most is None or size <= most
 
 
-def _resident(rows: ArrayRows | Streamed) -> Tensor:
+def _resident(rows: ArrayRows | SparseRows | Streamed) -> Tensor:
     """All rows on their device."""
     resident = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
     for start, stop, piece in pieces(rows):
@@ -671,12 +683,16 @@ def float_type(X: Any) -> torch.dtype:
     return torch.float32 if own in (np.float32, np.float16) else torch.float64
 
 
-def as_rows(X: Any, device: torch.device) -> Rows:
-    """Rows on the device from a checked array, CSR matrix or tensor; no copy on the CPU."""
+def as_rows(X: Any, device: torch.device, *, once: bool = False) -> Rows:
+    """Rows on the device from a checked array, CSR matrix or tensor; no copy on the CPU.
+
+    Those of a CSR matrix that are read ``once`` are streamed to a device.
+    """
     if isinstance(X, Tensor):
         return X
     if sparse.issparse(X):
-        return SparseRows(cast("sparse.csr_array", X), device)
+        rows = SparseRows(cast("sparse.csr_array", X), device)
+        return _open_sparse(rows, 0 if once else None)
     # backward strides, which a contiguous array of one row may have, and swapped bytes: not torch's
     if any(stride < 0 for stride in X.strides) or not X.dtype.isnative:
         X = X.astype(X.dtype.newbyteorder("="))

@@ -443,6 +443,24 @@ def test_csr_equals_dense_however_it_is_scaled(scale):
     np.testing.assert_array_equal(csr.predict(rows), csr.labels_)
 
 
+def test_csr_rows_that_are_read_once_are_never_all_dense(monkeypatch):
+    """On a GPU a fit may keep them dense; what looks at each row once has no use for it."""
+    asked = []
+
+    def spy(*args, plain=deep.open_rows, **options):
+        asked.append(options["max_resident_bytes"])
+        return plain(*args, **options)
+
+    monkeypatch.setattr(deep, "open_rows", spy)
+    rows = sparse.csr_array(X)
+    model = quick("AE+KM").fit(rows)
+    assert asked == [None]
+    model.predict(rows)
+    model.score(rows)
+    model.predict(X)
+    assert asked == [None, 0, 0, None]
+
+
 @every_method
 def test_memmap_equals_array(method, tmp_path, fitted):
     np.save(tmp_path / "floats.npy", X.astype(np.float32))

@@ -650,7 +650,7 @@ class ConcreteKMeans(
             check_features(self, X, int(X.shape[1]), reset=reset)
         else:
             X = validated(self, X, reset=reset, dtype=[np.float64, np.float32], order="C")
-        return X, as_rows(X, device)
+        return X, as_rows(X, device, once=not reset)
 
     def _check_weight(self, sample_weight: Any, rows: Rows) -> Tensor | None:
         if sample_weight is None:
