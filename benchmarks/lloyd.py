@@ -268,7 +268,7 @@ def main() -> None:
         rounds = chosen.rounds or (1 if chosen.quick else 5)
         contenders = chosen_contenders(chosen.only, chosen.device, chosen.quick, name)
         with tempfile.TemporaryDirectory() as folder:
-            arguments = store(name, Path(folder))
+            arguments, about_rows = store(name, Path(folder))
             if chosen.device != "cpu":
                 arguments["device"] = chosen.device
             summary = {}
@@ -276,7 +276,7 @@ def main() -> None:
                 asked = [contender for contender in contenders if (contender in SLOW) == slow]
                 most = 1 if slow else rounds
                 summary |= compare(__file__, asked, arguments, rounds=most, timeout=300)
-        result["cases"][name] = compared(name, summary)
+        result["cases"][name] = compared(name, summary) | about_rows
     if not chosen.only:
         merged("lloyd", "cases", result, quick=chosen.quick, device=chosen.device)
 

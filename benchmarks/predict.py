@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from cases import mnist
 from limits import limit_of, product_rate
 from measure import (
     Peak,
@@ -164,9 +165,7 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--rows", type=int, help="of one call")
     chosen = options.parse_args()
-    from concrete_kmeans import datasets
-
-    X = np.ascontiguousarray(datasets.load("mnist").data, dtype=np.float32)
+    X, about_rows = mnist()
     n = chosen.rows or (20_000 if chosen.quick and chosen.device == "cpu" else ROWS[chosen.device])
     total = n * CALLS[chosen.device]
     print(f"Labels of {total:,} rows, {'-'.join(map(str, WIDTHS))}, {chosen.device}")
@@ -193,7 +192,7 @@ def main() -> None:
             line += f", {100 * row['fraction_of_limit']:5.1f} % of the product's rate"
         print(line)
     about = {"command": "python benchmarks/predict.py", "rows": total, "widths": WIDTHS}
-    about |= {"flops": arithmetic(total), "contenders": found}
+    about |= {"flops": arithmetic(total), "contenders": found} | about_rows
     write("predict", about, quick=chosen.quick, device=chosen.device)
 
 

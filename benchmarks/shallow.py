@@ -120,7 +120,7 @@ def main() -> None:
         asked = [c for c in CONTENDERS if c not in (*left_out, *NOT_ASKED.get(name, ()))]
         runs: dict[str, list[dict[str, Any]]] = {contender: [] for contender in asked}
         with tempfile.TemporaryDirectory() as folder:
-            arguments = store(name, Path(folder))
+            arguments, about_rows = store(name, Path(folder))
             for seed in range(seeds):
                 for contender, done in runs.items():
                     if seed < FEWER.get(contender, seeds):
@@ -128,6 +128,7 @@ def main() -> None:
                         done.append(ask(__file__, contender, arguments | {"seed": seed}, 600))
         print(f"{CASES[name]['title']}: {seeds} seeds")
         case = {"title": CASES[name]["title"], "seeds": seeds, "contenders": summarised(runs)}
+        case |= about_rows
         result = {"command": "python benchmarks/shallow.py", "cases": {name: case}}
         merged("shallow", "cases", result, quick=chosen.quick, device="cpu")
 

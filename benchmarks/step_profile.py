@@ -11,8 +11,7 @@ import time
 import warnings
 from typing import Any
 
-import numpy as np
-
+from cases import mnist
 from measure import parser, progress, synchronize, write
 
 WIDTHS, BATCH, K = (500, 500, 2000, 10), 256, 10
@@ -61,10 +60,9 @@ def profiled(device: str, precision: str, seeds: int, n_rows: int) -> dict[str, 
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
-    from concrete_kmeans import datasets
     from concrete_kmeans.experiments import deep
 
-    rows = np.ascontiguousarray(datasets.load("mnist").data[:n_rows], dtype=np.float32)
+    rows, about_rows = mnist(n_rows)
     on_gpu = device != "cpu"
     kinds = [ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
     profiler = profile(activities=kinds)
@@ -107,7 +105,7 @@ def profiled(device: str, precision: str, seeds: int, n_rows: int) -> dict[str, 
         "seconds": whole,
         "groups": dict(sorted(seconds.items(), key=lambda item: -item[1])),
         "operations": dict(top),
-    }
+    } | about_rows
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cases import CASES
+from cases import CASES, stand_ins
 from measure import read
 
 TABLE2 = Path(__file__).parents[1] / "docs" / "results" / "table2_bfloat16.json"
@@ -265,9 +265,10 @@ def _results(target: Target, quick: bool, folder: str) -> Result:
 
 def lines(*, quick: bool, device: str) -> list[str]:
     """The table for a terminal."""
-    told = []
-    for target, found, _ in rows(quick=quick, device=device):
+    told, others = [], set()
+    for target, found, result in rows(quick=quick, device=device):
+        others |= stand_ins(result)
         words, met = found or ("not measured", None)
         mark = {True: "met", False: "missed", None: ""}[met]
         told.append(f"  {target.what:88} {words:>22}  target {target.target:22} {mark}")
-    return told
+    return told + [f"  rows: {other}" for other in sorted(others)]

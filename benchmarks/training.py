@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from cases import mnist
 from limits import copy_rate, limit_of, product_rate
 from measure import compare, parser, serve, synchronize, without_torchvision, write
 
@@ -203,10 +204,8 @@ def main() -> None:
     contenders = [name for name in everyone if not (chosen.quick and name in SLOW)]
     if chosen.only:
         contenders = chosen.only.split(";")
-    from concrete_kmeans import datasets
-
     n_rows = chosen.rows or (40 * BATCH if chosen.quick and on_cpu else 70_000)
-    X = np.ascontiguousarray(datasets.load("mnist").data[:n_rows], dtype=np.float32)
+    X, about_rows = mnist(n_rows)
     print(
         f"Joint epoch over {len(X):,} rows of MNIST, {'-'.join(map(str, WIDTHS))}, {chosen.device}"
     )
@@ -223,7 +222,7 @@ def main() -> None:
     compared(found, flops)
     if not chosen.only:
         about = {"command": "python benchmarks/training.py", "rows": len(X), "flops": flops}
-        about |= {"widths": WIDTHS, "batch": BATCH, "contenders": found}
+        about |= {"widths": WIDTHS, "batch": BATCH, "contenders": found} | about_rows
         write("training", about, quick=chosen.quick, device=chosen.device)
 
 

@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import suite  # noqa: E402
 import targets  # noqa: E402
+from cases import stand_ins  # noqa: E402
 from measure import of_other_code, read  # noqa: E402
 
 PAGE, IMAGES = ROOT / "docs" / "performance.md", ROOT / "docs" / "images"
@@ -79,6 +80,7 @@ def machine(result: Result) -> str:
     code = f"code {about['source']}" if "source" in about else ""
     known = [where, versions, code, about["date"], f"`{result['command']}`."]
     text = "; ".join(part for part in known if part)
+    text += "".join(f" **Rows: {other}.**" for other in sorted(stand_ins(result)))
     load, cores = about.get("load", 0.0), about["cores"]
     if result.get("device") != "cuda" and load > cores / 2:
         text += f" **Load when it began: {load:.1f}; others, or a benchmark before, were at work.**"

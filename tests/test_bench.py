@@ -15,6 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from concrete_kmeans import datasets
 from concrete_kmeans.cli import app, bench
 
 ROOT = Path(__file__).parents[1]
@@ -109,6 +110,40 @@ def test_contenders_of_lloyd_find_the_same(benchmark, tmp_path):
     found = [lloyd.CONTENDERS[name](**given) for name in names]
     assert [row["inertia"] for row in found] == pytest.approx([found[0]["inertia"]] * 4, rel=1e-5)
     assert all(row["seconds"] > 0 and row["extra_mb"] >= 0 for row in found)
+
+
+def test_benchmarks_run_where_mnist_cannot_be_loaded(benchmark, monkeypatch, tmp_path, capsys):
+    """On other rows of its shape, and results say so; cases of made-up rows are as ever."""
+    cases, targets, measure = benchmark("cases"), benchmark("targets"), benchmark("measure")
+    load = datasets.load
+
+    def without_network(name):
+        if name == "mnist":
+            raise OSError("no route to anywhere")
+        return load(name)
+
+    monkeypatch.setattr(datasets, "load", without_network)
+    X, about = cases.mnist(3000)
+    assert "no route to anywhere; or set CKM_DATA_HOME" in capsys.readouterr().err
+    assert (X.shape, X.dtype, X.min()) == ((3000, 784), np.float32, 0.0)
+    assert 0.7 < X.max() <= 1.0
+    assert len(np.unique(X, axis=0)) == 3000
+    assert np.array_equal(X, cases.enlarged_digits(3000))
+    monkeypatch.setitem(cases.CASES, "million", {"n": 50, "d": 3, "k": 4})
+    arguments, made_up = cases.store("million", tmp_path)
+    assert np.load(arguments["rows"]).shape == (50, 3)
+    assert np.load(arguments["centers"]).shape == (4, 3)
+    assert (made_up, capsys.readouterr().err) == ({}, "")
+
+    assert about == {"stand_in": cases.STAND_IN}
+    assert cases.stand_ins({"contenders": {}} | about) == {cases.STAND_IN}
+    assert cases.stand_ins({"cases": {"mnist": about, "million": {}}}) == {cases.STAND_IN}
+    assert cases.stand_ins({"cases": [about]}) == {cases.STAND_IN}
+    assert cases.stand_ins({"cases": {"million": {}}}) == cases.stand_ins({}) == set()
+    monkeypatch.setattr(measure, "RESULTS", tmp_path)
+    assert cases.STAND_IN not in "".join(targets.lines(quick=True, device="cpu"))
+    measure.write("training", {"contenders": EPOCHS} | about, quick=True)
+    assert targets.lines(quick=True, device="cpu")[-1] == f"  rows: {cases.STAND_IN}"
 
 
 def test_the_first_fit_and_later_ones(benchmark, monkeypatch):
@@ -215,7 +250,7 @@ def test_arithmetic_of_an_epoch_is_that_of_its_layers(benchmark):
     assert training.arithmetic(n) == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("name", ["growth", "limits", "step_profile"])
+@pytest.mark.parametrize("name", ["cases", "growth", "limits", "step_profile"])
 def test_examples_of_scripts(benchmark, name):
     found = doctest.testmod(benchmark(name))
     assert found.attempted
@@ -361,7 +396,7 @@ def test_page_is_made_of_any_results(page, benchmark, monkeypatch, tmp_path):
         "first_fit": {
             "cases": {
                 "A": {"seconds": 12.34, "later_seconds": 0.0456, "compiled": 7},
-                "B": {"error": "out of memory"},
+                "B": {"error": "out of memory", "stand_in": "pebbles"},
             }
         },
         "growth": {"lloyd": {"rows": size}, "training": {"batch": size}},
@@ -394,6 +429,7 @@ def test_page_is_made_of_any_results(page, benchmark, monkeypatch, tmp_path):
         "3 of 5 measured targets are met; of the CPU's on the Zen 4, 0 of 2.",
         "**CPU, Zen 4**",
         "2 cores, slide rule; code 0123456789ab; today; `run it`.",
+        "today; `run first_fit`. **Rows: pebbles.** **Load",
         "Load when it began: 7.0; others, or a benchmark before, were at work.",
         "![growth lloyd](images/speed-growth-lloyd.svg)",
     ):
