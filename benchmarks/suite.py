@@ -28,6 +28,8 @@ PARTS = (
 )
 #: What ``make bench`` leaves out: they show how the cost is made up, not how it compares.
 NOT_QUICK = ("first_fit", "growth", "step_profile")
+#: What runs once, however many rounds are asked for.
+ONCE = ("first_fit", "step_profile")
 #: What only the CPU is asked for: peers that do not run elsewhere.
 CPU_ONLY = ("imports", "shallow")
 
@@ -48,12 +50,17 @@ def main() -> int:
     options.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     options.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     options.add_argument("--quick", action="store_true", help="less of everything; own files")
+    options.add_argument("--rounds", type=int, help="times each contender runs")
     chosen = options.parse_args()
     try:
         parts = chosen_parts(chosen.parts, chosen.device, chosen.quick)
     except ValueError as error:
         options.error(str(error))
     given = ["--device", chosen.device, *(["--quick"] if chosen.quick else [])]
+    if chosen.rounds is not None:
+        given += ["--rounds", str(chosen.rounds)]
+        if chosen.rounds > 1 and (once := [part for part in parts if part in ONCE]):
+            print(f"run once all the same: {', '.join(once)}\n", flush=True)
     failed = []
     for part in parts:
         start = time.perf_counter()

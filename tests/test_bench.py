@@ -59,16 +59,37 @@ def test_command_runs_the_parts_asked_for(monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", run)
     assert ckm("lloyd", "limits")[0] == 0
-    assert ckm("growth", "--full")[0] == 3
+    assert ckm("growth", "--full", "--rounds", "2")[0] == 3
     suite = str(ROOT / "benchmarks" / "suite.py")
     assert asked[0] == [suite, "lloyd", "limits", "--device", "cpu", "--quick"]
-    assert asked[1] == [suite, "growth", "--device", "cpu"]
+    assert asked[1] == [suite, "growth", "--device", "cpu", "--rounds", "2"]
+
+
+def test_suite_passes_rounds_on(benchmark, monkeypatch, capsys):
+    suite = benchmark("suite")
+    asked = []
+
+    def run(command, check):
+        asked.append([Path(command[1]).stem, *command[2:]])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    arguments = ["suite", "limits", "step_profile", "--quick", "--rounds", "3"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert suite.main() == 0
+    given = ["--device", "cpu", "--quick", "--rounds", "3"]
+    assert asked == [["limits", *given], ["step_profile", *given]]
+    assert capsys.readouterr().out.startswith("run once all the same: step_profile\n")
+    monkeypatch.setattr(sys, "argv", [*arguments[:-1], "1"])
+    assert suite.main() == 0
+    assert "run once" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nothing"], "PARTS must be one of 'limits',"),
+        (["--rounds", "0"], "rounds must be a whole number of at least 1, got 0"),
         (["--device", "abacus"], "device must be one of 'cpu', 'cuda', got 'abacus'"),
     ],
 )

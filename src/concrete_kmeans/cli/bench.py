@@ -36,6 +36,10 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick/--full", help="A few minutes, or the figures of the docs.")
     ] = True,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="Times each contender runs; of shallow, seeds.  [default: the part's]"),
+    ] = None,
     _debug: Debug = False,
 ) -> None:
     """Measure the speed against peers and against the machine's limits.
@@ -44,18 +48,21 @@ def bench(
     benchmarks/results/ with --full. Peers that are not installed are named.
     """
     from concrete_kmeans.data import resolve_device
-    from concrete_kmeans.validation import check_choice
+    from concrete_kmeans.validation import check_choice, check_positive_int
 
     asked = list(parts or ())
     checked("PARTS", lambda: [check_choice("PARTS", part, PARTS) for part in asked])
     checked("--device", lambda: check_choice("device", device, ("cpu", "cuda")))
     checked("--device", lambda: resolve_device(device, None))
+    if rounds is not None:
+        checked("--rounds", lambda: check_positive_int("rounds", rounds))
     if not SUITE.is_file():
         raise RuntimeError(
             "the benchmarks are not installed with the package; ckm bench runs in a checkout of "
             "its source that is installed by pip install --editable"
         )
     command = [sys.executable, str(SUITE), *asked, "--device", device]
+    command += [] if rounds is None else ["--rounds", str(rounds)]
     done = subprocess.run([*command, *(["--quick"] if quick else [])], check=False)  # noqa: S603
     if done.returncode:
         raise typer.Exit(done.returncode)
