@@ -190,12 +190,15 @@ def _targets() -> list[Target]:
             table2_minutes(10.0),
         )
     )
+    streamed = ", ten million rows of a file: of the best product's"
     predict = [
-        Target(f"predict: of {whose} rate", f"≥ {least} %", "predict", device, look)
-        for device, whose, least, look in (
-            ("cpu", "torch.mm's", 85, of_torch("concrete-kmeans", 0.85)),
-            ("cpu", "the best product's", 85, fraction("concrete-kmeans", 0.85)),
-            ("cuda", "the best product's", 60, fraction("concrete-kmeans", 0.6)),
+        Target(f"predict{what} rate", f"≥ {least} %", "predict", device, look)
+        for device, what, least, look in (
+            ("cpu", ": of torch.mm's", 85, of_torch("concrete-kmeans", 0.85)),
+            ("cpu", ": of the best product's", 85, fraction("concrete-kmeans", 0.85)),
+            ("cpu", streamed, 85, fraction("concrete-kmeans, streamed", 0.85)),
+            ("cuda", ": of the best product's", 60, fraction("concrete-kmeans", 0.6)),
+            ("cuda", streamed, 60, fraction("concrete-kmeans, streamed", 0.6)),
         )
     ]
     lloyd: list[Target] = []

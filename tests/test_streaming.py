@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
@@ -159,13 +160,14 @@ class TestReadAhead:
         for item in read_ahead(source()):
             assert item == 2 or second.wait(10.0)
 
-    def test_an_error_comes_in_its_place(self):
+    @pytest.mark.parametrize("worth", [0.0, 1e9])
+    def test_an_error_comes_in_its_place(self, worth):
         def source():
-            yield 1
+            yield from range(5)
             raise ValueError("row 7")
 
-        found = read_ahead(source())
-        assert next(found) == 1
+        found = read_ahead(source(), worth=worth)
+        assert [next(found) for _ in range(5)] == list(range(5))
         with pytest.raises(ValueError, match="row 7"):
             next(found)
 
@@ -185,6 +187,35 @@ class TestReadAhead:
         with pytest.raises(ValueError, match="row 0"):
             next(read_ahead(source()))
         three_threads()
+
+    @pytest.mark.parametrize("busy", [False, True])
+    def test_what_takes_little_is_read_when_it_is_asked_for(self, busy, monkeypatch):
+        """And on the thread while it takes long; by a clock for each of the two.
+
+        Where all cores are busy, what counts is what is waited for.
+        """
+        me, clocks, worked = threading.get_ident(), Counter(), Counter()
+        monkeypatch.setattr("time.perf_counter", lambda: clocks[threading.get_ident()])
+        monkeypatch.setattr("time.thread_time", lambda: worked[threading.get_ident()])
+        waits, works, readers = [1] * 5 + [9] * 3 + [1] * 8, [0] * 12 + [9] * 2 + [0] * 2, []
+
+        def source():
+            for i, (waiting, working) in enumerate(zip(waits, works, strict=True)):
+                thread = threading.get_ident()
+                readers.append(thread)
+                clocks[thread] += waiting + working
+                worked[thread] += working
+                yield i
+
+        found = []
+        for i in read_ahead(source(), worth=0.5, busy=busy):
+            found.append(i)
+            clocks[me] += 10
+        assert found == list(range(16))
+        here = "".join("h" if reader == me else "." for reader in readers)
+        # each change is noticed when it has come
+        assert here == ("hhhhhh...hhhhhhh" if busy else "hhhhhh...hhhh..h")
+        assert len({*readers} - {me}) == 1
 
     def test_who_leaves_ends_the_thread(self):
         before = threading.active_count()

@@ -34,7 +34,7 @@ from concrete_kmeans.lloyd import Rows, own_rows
 from concrete_kmeans.readers.files import Arrays, open_input
 from concrete_kmeans.readers.parquet import ENDINGS as PARQUET_ENDINGS
 from concrete_kmeans.readers.parquet import Parquet
-from concrete_kmeans.reading import read_ahead
+from concrete_kmeans.reading import WORTH, read_ahead
 from concrete_kmeans.validation import check_choice, check_positive_int, is_auto, shown
 
 __all__ = [
@@ -794,11 +794,11 @@ def pieces(rows: Rows, max_bytes: int = MAX_PIECE_BYTES) -> Iterator[tuple[int, 
 
 
 def chunks_of(rows: Rows, size: int) -> Iterator[tuple[int, int, Tensor]]:
-    """One pass over the rows, so many at a time; those of a stream are read ahead."""
+    """One pass over the rows, so many at a time; of a stream, read ahead if that takes long."""
     n = int(rows.shape[0])
     ends = ((start, min(start + size, n)) for start in range(0, n, size))
     found = ((start, stop, rows[start:stop]) for start, stop in ends)
-    return found if stream_of(rows) is None else read_ahead(found)
+    return found if stream_of(rows) is None else read_ahead(found, worth=WORTH)
 
 
 class Moments(NamedTuple):

@@ -27,7 +27,7 @@ from torch import Tensor
 from concrete_kmeans import fused, processes, products
 from concrete_kmeans.memory import Parts
 from concrete_kmeans.modes import plain
-from concrete_kmeans.reading import read_ahead
+from concrete_kmeans.reading import WORTH, read_ahead
 from concrete_kmeans.validation import check_positive_int
 
 __all__ = [
@@ -310,7 +310,8 @@ class _Chunks:
         size = self.size * max(1, READ_BYTES // (self.size * self.d * self.dtype.itemsize))
         begins = range(first, last, size)
         parts = ((start, self._read(start, min(start + size, last))) for start in begins)
-        for begin, part in read_ahead(parts):
+        busy = self.X.device.type == "cpu"  # a thread a core, each with a part of the rows
+        for begin, part in read_ahead(parts, worth=WORTH, busy=busy):
             for start in range(0, len(part), self.size):
                 rows = part[start : start + self.size]
                 yield begin + start, begin + start + len(rows), rows

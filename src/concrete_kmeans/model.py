@@ -69,14 +69,16 @@ class Model:
             gains=self.gains[one],
         )
 
-    @property
-    def chunk_rows(self) -> int:
+    def chunk_rows(self, *, streamed: bool = False) -> int:
         """Rows computed at a time."""
         network = self.network
+        # of a stream, pieces of 4 MiB: the next one may be there, too, and larger ones leave the
+        # heap in pieces
+        features = network.n_features * (4 if streamed else 1)
         widths = [max(p.shape[1:]) for p in network.parameters() if p.ndim > 1]
         # a convolution's output is wider than its weights: 32 channels of half the height and width
         pixels = 8 * network.n_features if len(network.feature_shape) > 1 else 0
-        widest: int = max(pixels, network.n_features, *self.centers.shape[1:], *widths)
+        widest: int = max(pixels, features, *self.centers.shape[1:], *widths)
         most = MAX_CHUNK_CUDA if self.centers.device.type == "cuda" else MAX_CHUNK
         return max(1, most // (network.n_restarts * widest))
 
@@ -88,10 +90,8 @@ class Model:
     def _each(self, rows: Rows, function: Callable[[Tensor, Tensor], T]) -> Iterator[T]:
         """``function`` of rows (B, D) and their codes (R, B, d), chunk by chunk."""
         self.network.eval()
-        parts, size = Parts(), self.chunk_rows
-        if stream_of(rows) is not None:  # the next chunk is read meanwhile
-            size = max(1, size // 2)
-        for _, _, piece in chunks_of(rows, size):
+        parts, streamed = Parts(), stream_of(rows) is not None
+        for _, _, piece in chunks_of(rows, self.chunk_rows(streamed=streamed)):
 
             def compute(start: int, stop: int, piece: Tensor = piece) -> T:
                 own = piece[start:stop]
