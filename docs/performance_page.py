@@ -47,6 +47,10 @@ REASONS = {
         "gradients of weights and Adam take most of it; Hopper's own kernel is for bfloat16"
     ),
     "all of Table 2": "the joint epochs; the cells' seconds are in the table itself",
+    "predict, ten": (
+        "smaller chunks, bytes that become float32, and one run of a minute and a half beside the "
+        "best of short ones"
+    ),
     "predict": "the last layer, ten units wide, runs at a fifth of the best rate",
     "Lloyd, MNIST": "with ten centres the product runs at 40 % of the best rate, for everybody",
     "Lloyd, 1,000,000": "the minimum over 100 clusters costs as much as 32 features' product",
