@@ -48,8 +48,8 @@ REASONS = {
     ),
     "all of Table 2": "the joint epochs; the cells' seconds are in the table itself",
     "predict, ten": (
-        "chunks are smaller, and one thread reads bytes and makes them float32; why ten million rows "
-        "take longer a row than two million is open"
+        "chunks are smaller, and one thread reads bytes and makes them float32; why ten million "
+        "rows take longer a row than two million is open"
     ),
     "predict": "the last layer, ten units wide, runs at a fifth of the best rate",
     "Lloyd, MNIST": "with ten centres the product runs at 40 % of the best rate, for everybody",
