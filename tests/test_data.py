@@ -207,21 +207,50 @@ def test_a_memmap_is_never_read_as_a_whole(tmp_path, dtype, monkeypatch):
     assert scaling.shift[0].item() == pytest.approx(7 / n)
 
 
-def test_reads_of_an_array_are_no_larger_than_the_piece():
-    class Counted(np.ndarray):
-        read = 0
+@pytest.mark.parametrize("byteorder", ["=", "S"])  # read by torch, and by numpy
+def test_reads_of_an_array_are_no_larger_than_the_piece(byteorder):
+    sizes = []
 
+    class Array(np.ndarray):
         def __getitem__(self, index):
             piece = super().__getitem__(index)
-            Counted.read = max(Counted.read, len(piece))
+            sizes.append(len(piece))
             return piece
 
-    rows = ArrayRows(FLAT, CPU, torch.float32)
-    rows.X = FLAT.view(Counted)
+    class Tensor(torch.Tensor):
+        def __getitem__(self, index):
+            piece = super().__getitem__(index)
+            sizes.append(len(piece))
+            return piece
+
+    rows = ArrayRows(FLAT.astype(np.dtype(np.int16).newbyteorder(byteorder)), CPU, torch.float32)
+    if byteorder == "S":
+        rows.X = rows.X.view(Array)
+    else:
+        rows._tensor = rows._tensor.as_subclass(Tensor)
     for start, stop, piece in pieces(rows, max_bytes=5 * 24 * 4):
-        torch.testing.assert_close(piece, DENSE[start:stop].float())
+        torch.testing.assert_close(torch.as_tensor(piece), DENSE[start:stop].float())
     rows[torch.tensor([1, 1, 2])]
-    assert Counted.read == 5
+    assert max(sizes) == 5
+
+
+@given(
+    st.sampled_from([np.float32, np.float64, ">f4", np.float16, np.int32]),
+    st.sampled_from([0.0, np.nan, np.inf, -np.inf, 1e38]),
+    st.integers(0, 99),
+    st.sampled_from([slice(None), slice(None, None, 2), slice(None, None, -1)]),
+)
+def test_what_is_surely_finite_is_finite(dtype, value, place, every):
+    X = np.ones((20, 5), dtype)
+    with np.errstate(all="ignore"):
+        X.flat[place] = np.array(value).astype(dtype)
+        X.flat[(place + 7) % 100] = X.flat[place]  # two numbers that have a sum which is too large
+    X = X[every]
+    if data.surely_finite(X):
+        assert np.isfinite(X).all()
+        assert X.dtype in (np.float32, np.float64)
+    elif X.dtype in (np.float32, np.float64) and X.dtype.isnative and X.strides[0] > 0:
+        assert not np.isfinite(X.sum(dtype=X.dtype))
 
 
 def test_sparse_rows_keep_their_dtype_by_default():
@@ -573,6 +602,21 @@ class TestCuda:
             read.append(rows[torch.arange(start, start + 40)])
         assert torch.equal(torch.cat(read).cpu(), torch.from_numpy(X).float())
 
+    @pytest.mark.parametrize("own", [np.uint8, np.float32, np.float64])
+    @pytest.mark.parametrize("pinned", [40, 7 * 24, 2**20])
+    def test_a_pass_while_the_device_computes(self, own, pinned, monkeypatch):
+        monkeypatch.setattr(data, "PINNED_BYTES", pinned)
+        X = np.random.default_rng(0).integers(0, 255, (3001, 240)).astype(own)
+        rows = open_rows(X, device=self.device, dtype=torch.float32, max_resident_bytes=0).rows
+        busy = torch.randn(1000, 1000, device=self.device)
+        read = []
+        for start, stop, piece in data.chunks_of(Scaled(rows, fit_scaling(rows, "none")), 100):
+            busy = busy @ busy.sign()  # the piece is read by what comes after it
+            read.append(piece + 0.0 * busy[0, 0].isnan())
+            assert len(piece) == stop - start
+            del piece
+        assert torch.equal(torch.cat(read).cpu(), torch.from_numpy(X).float())
+
     @pytest.mark.parametrize("on", ["cpu", "cuda"])
     @pytest.mark.parametrize("limit", [None, 0])
     @pytest.mark.parametrize("size", [5, N])
@@ -588,6 +632,18 @@ class TestCuda:
         if on == "cpu" and size == 5:
             other = first(Batches(DENSE, None, size, generators(1, 2)), 9)[-1]
             assert torch.equal(batch.index.cpu(), other.index)
+
+    @pytest.mark.parametrize("kind", ["none", "global", "standard", "minmax"])
+    @pytest.mark.parametrize("limit", [None, 0])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_scaled_pieces(self, kind, limit, dtype):
+        X = np.random.default_rng(0).normal(1000.0, 1.0, (300, 37))
+        rows = open_rows(X, device=self.device, dtype=dtype, max_resident_bytes=limit).rows
+        scaled = Scaled(rows, fit_scaling(rows, kind))
+        every = scaled.scaling(rows[0:300])
+        assert torch.equal(scaled[0:300], every)
+        assert torch.equal(scaled[17:230], every[17:230])
+        assert torch.equal(torch.cat([piece for *_, piece in data.chunks_of(scaled, 50)]), every)
 
     def test_moments(self):
         rows = open_rows(FLAT, device=self.device, dtype=torch.float32, max_resident_bytes=0).rows

@@ -373,13 +373,16 @@ def test_hooks_are_gone_after_training(draw, monkeypatch):
 
 @cuda_only
 @pytest.mark.parametrize("kind", ["tf32", "bfloat16"])
-def test_rows_may_lie_anyhow(draw, kind, monkeypatch):
+def test_rows_may_lie_anyhow(draw, kind):
     """Codes without gradients, of rows with gaps between their numbers."""
     network = build_autoencoder((300, 4), "auto", (12,), seeds=[0, 1], device=DEVICE)
-    rows = draw(40, 24)[:, ::2]
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", kind == "tf32")
-    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=kind == "bfloat16"):
-        codes, same = network.encode(rows), network.encode(rows.contiguous())
+    rows, matmul = draw(40, 24)[:, ::2], torch.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, kind == "tf32"
+    try:
+        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=kind == "bfloat16"):
+            codes, same = network.encode(rows), network.encode(rows.contiguous())
+    finally:
+        matmul.allow_tf32 = before
     expected = network.double().encode(rows.double())
     assert torch.equal(codes, same)
     assert (codes.double() - expected).norm() <= 2**-6 * expected.norm()

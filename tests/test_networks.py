@@ -788,3 +788,19 @@ class TestStackedLinear:
 def test_import_stays_light():
     code = "import sys, concrete_kmeans.networks; sys.exit('torch._dynamo' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_restart_alone_on_cuda(dtype):
+    """Its products have another kernel than those of a stack."""
+    weight, bias = normal(3, 6, 7, dtype=dtype).cuda(), normal(3, 1, 7, seed=1, dtype=dtype).cuda()
+    rows = normal(3, 50, 6, seed=2, dtype=dtype).cuda()
+    expected = (rows @ weight + bias).relu()
+    with torch.inference_mode():
+        stack = StackedLinear(weight, bias, relu=True)(rows)
+        torch.testing.assert_close(stack, expected)
+        for r in range(3):
+            alone = StackedLinear(weight[r : r + 1], bias[r : r + 1], relu=True)(rows[r : r + 1])
+            torch.testing.assert_close(alone[0], expected[r])

@@ -34,7 +34,7 @@ from concrete_kmeans.lloyd import Rows, own_rows
 from concrete_kmeans.readers.files import Arrays, open_input
 from concrete_kmeans.readers.parquet import ENDINGS as PARQUET_ENDINGS
 from concrete_kmeans.readers.parquet import Parquet
-from concrete_kmeans.reading import WORTH, read_ahead
+from concrete_kmeans.reading import WORTH, read_ahead, read_beside
 from concrete_kmeans.validation import check_choice, check_positive_int, is_auto, shown
 
 __all__ = [
@@ -72,6 +72,7 @@ __all__ = [
     "resolve_device",
     "stream_of",
     "streams",
+    "surely_finite",
 ]
 
 ScalingKind: TypeAlias = Literal["none", "global", "standard", "minmax"]
@@ -79,8 +80,8 @@ ScalingKind: TypeAlias = Literal["none", "global", "standard", "minmax"]
 CPU = torch.device("cpu")
 #: Rows read at a time by a pass over all of them.
 MAX_PIECE_BYTES = 8 * 2**20
-#: A larger piece goes to the device from pageable memory: pinned memory is kept for the next one.
-MAX_PINNED_BYTES = 64 * 2**20
+#: Pinned memory that rows pass on their way to CUDA, a part after the other; two are in use.
+PINNED_BYTES = 32 * 2**20
 #: Part of the free device memory that the rows may take; and those of a CSR matrix, made dense.
 RESIDENT_SHARE, SPARSE_SHARE = 0.6, 0.2
 #: Rows of a memmap, a Dataset or Parquet files that take more are streamed.
@@ -138,21 +139,20 @@ class ArrayRows:
         self.X = np.asarray(X)  # of a memmap too, still not read
         self.device, self.dtype = _with_index(device), dtype
         self.shape = _flat_shape(X.shape)
-        own = _TORCH_DTYPES.get(X.dtype.newbyteorder("="), dtype)
-        # the fewest bytes travel to a device, which then converts; on the CPU one pass does both
-        narrow = self.device != CPU and own.itemsize < dtype.itemsize
-        self._host_dtype = own if narrow else dtype
+        # torch converts on all threads, numpy on one
+        self._tensor = _shared(self.X) if _torch_reads(self.X) else None
         self.whole = X.dtype.kind in "biu"
         """Whether the numbers are integers, and so finite."""
 
     def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
         """Dense rows on the device."""
-        piece = self.X[_host_index(rows)]  # (B, ...)
-        pin = self.device.type == "cuda" and piece.nbytes <= MAX_PINNED_BYTES
-        host = torch.empty(piece.shape, dtype=self._host_dtype, pin_memory=pin)
-        with np.errstate(over="ignore"):  # too large for float32 is infinity there, as in torch
-            host.numpy()[...] = piece
-        return _deliver(host.view(len(piece), self.shape[1]), self.device, self.dtype)
+        if self._tensor is not None:
+            piece = self._tensor[rows if isinstance(rows, slice) else rows.cpu()]  # (B, ...)
+        else:
+            own = _TORCH_DTYPES.get(self.X.dtype.newbyteorder("="), self.dtype)
+            with np.errstate(over="ignore"):  # too large for float32 is infinity there, as in torch
+                piece = torch.from_numpy(self.X[_host_index(rows)].astype(_name(own)))
+        return _deliver(piece.reshape(len(piece), self.shape[1]), self.device, self.dtype)
 
     def given(self, number: int) -> npt.NDArray[Any]:
         """A row (D,) as it was brought, for errors."""
@@ -485,12 +485,25 @@ def _deliver(piece: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Bring a piece to the device, narrow, and to its dtype there."""
     if piece.device == device:
         return piece.to(dtype)
-    if piece.dtype.itemsize > dtype.itemsize:
-        piece = piece.to(dtype)
+    narrow = min(piece.dtype, dtype, key=lambda own: own.itemsize)
     if device.type == "cuda" and piece.device == CPU and not piece.is_pinned():
-        piece = piece.pin_memory() if piece.nbytes <= MAX_PINNED_BYTES else piece
+        return _through_pinned(piece, device, narrow).to(dtype)
     # torch hands pinned memory out again only when the copy from it is done
-    return piece.to(device, non_blocking=True).to(dtype)
+    return piece.to(narrow).to(device, non_blocking=True).to(dtype)
+
+
+def _through_pinned(piece: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Rows (B, D) on CUDA, in this dtype from the host on: the next part is read meanwhile."""
+    out = torch.empty(piece.shape, dtype=dtype, device=device)
+    size = max(1, PINNED_BYTES // max(1, piece.shape[1] * dtype.itemsize))
+    arrived: list[torch.cuda.Event] = []
+    for rows, there in zip(torch.split(piece, size), torch.split(out, size), strict=True):
+        if len(arrived) > 1:
+            arrived[-2].synchronize()  # else a fast host would pin all of the piece
+        host = torch.empty(rows.shape, dtype=dtype, pin_memory=True)
+        there.copy_(host.copy_(rows), non_blocking=True)
+        arrived.append(torch.cuda.current_stream(device).record_event())
+    return out
 
 
 # --------------------------------------------------------------------------------------------------
@@ -593,8 +606,7 @@ def _open_array(
         return Source(Streamed(rows, even_blocks(*rows.shape, X.itemsize)), shape, "streamed")
     if device == CPU:
         shareable = X.ndim == 2 or X.flags.c_contiguous  # flattened without a copy
-        forward = all(s >= 0 and s % X.itemsize == 0 for s in X.strides)
-        if shareable and forward and X.dtype.isnative and _TORCH_DTYPES.get(X.dtype) == dtype:
+        if shareable and _torch_reads(X) and _TORCH_DTYPES[X.dtype] == dtype:
             return Source(_shared(rows.X.reshape(rows.shape)), shape, "device")
         return Source(rows, shape, "device")
     blocks = even_blocks(*rows.shape, X.itemsize)
@@ -639,6 +651,25 @@ def _resident(rows: ArrayRows | SparseRows | Streamed) -> Tensor:
     for start, stop, piece in pieces(rows):
         resident[start:stop] = piece
     return resident
+
+
+def _torch_reads(X: npt.NDArray[Any]) -> bool:
+    """Whether torch can read an array where it lies."""
+    forward = all(stride >= 0 and stride % X.itemsize == 0 for stride in X.strides)
+    return forward and X.dtype.isnative and X.dtype in _TORCH_DTYPES
+
+
+def surely_finite(X: object) -> bool:
+    """Whether X is an array of floats whose sum, by all threads, is finite: then all of them are.
+
+    Examples
+    --------
+    >>> surely_finite(np.ones(3)), surely_finite(np.array([np.nan])), surely_finite([1.0])
+    (True, False, False)
+    """
+    if not (isinstance(X, np.ndarray) and X.dtype in _NUMPY_DTYPES.values() and _torch_reads(X)):
+        return False
+    return bool(_shared(X).sum().isfinite())
 
 
 def on_disk(X: npt.NDArray[Any]) -> bool:
@@ -794,10 +825,12 @@ def pieces(rows: Rows, max_bytes: int = MAX_PIECE_BYTES) -> Iterator[tuple[int, 
 
 
 def chunks_of(rows: Rows, size: int) -> Iterator[tuple[int, int, Tensor]]:
-    """One pass over the rows, so many at a time; of a stream, read ahead if that takes long."""
+    """One pass over the rows, so many at a time; those that have to be read are read meanwhile."""
     n = int(rows.shape[0])
     ends = ((start, min(start + size, n)) for start in range(0, n, size))
     found = ((start, stop, rows[start:stop]) for start, stop in ends)
+    if rows.device.type == "cuda" and _index_device(rows) == CPU:
+        return read_beside(found, rows.device)
     return found if stream_of(rows) is None else read_ahead(found, worth=WORTH)
 
 
@@ -904,7 +937,7 @@ class Scaling:
         if self.kind == "none":
             return rows
         high, low, factor = self.like(rows)
-        return (rows - high - low).mul_(factor)
+        return (rows - high).sub_(low).mul_(factor)
 
     def inverse(self, rows: Tensor) -> Tensor:
         """Undo the scaling of rows (..., D): centres, say."""
@@ -992,25 +1025,34 @@ class Scaled:
         self.index_device = _index_device(rows)
         self.stream = stream_of(rows)
         self._parts: tuple[Tensor, Tensor, Tensor] | None = None
-        self._kernels: Any = None
-        self._own = isinstance(rows, Tensor) and scaling.kind != "none"
-        if self._own and rows.dtype == torch.float32 and cast("Tensor", rows).is_contiguous():
-            self._kernels = kernels_for(cast("Tensor", rows))
 
     def __getitem__(self, rows: slice | Tensor, /) -> Tensor:
         """Dense scaled rows on the device."""
-        numbers = isinstance(rows, Tensor) and rows.dtype == torch.int64 and rows.ndim == 1
-        if not self._own or not numbers or cast("Tensor", rows).device != self.device:
-            return self.scaling(self.rows[rows])
-        index, every = cast("Tensor", rows), cast("Tensor", self.rows)
+        if self.scaling.kind == "none":
+            return self.rows[rows]
+        index = None
+        if self._picks(rows):
+            every, index = cast("Tensor", self.rows), cast("Tensor", rows)
+        else:
+            every = self.rows[rows]
+        kernels = kernels_for(every) if every.is_contiguous() else None
+        if index is None and kernels is None:
+            return self.scaling(every)
         if self._parts is None:  # some operations, which a step need not do again
             high, low, factor = self.scaling.like(every)
             self._parts = high, low, factor.expand_as(high).contiguous()
-        if self._kernels is not None:
-            return cast("Tensor", self._kernels.take(every, index, *self._parts))
+        if kernels is not None:  # one pass instead of three
+            index = torch.arange(len(every), device=every.device) if index is None else index
+            return cast("Tensor", kernels.take(every, index, *self._parts))
         high, low, factor = self._parts
         # a quarter of the time of every[index]
-        return every.index_select(0, index).sub_(high).sub_(low).mul_(factor)
+        return every.index_select(0, cast("Tensor", index)).sub_(high).sub_(low).mul_(factor)
+
+    def _picks(self, rows: slice | Tensor) -> bool:
+        """Whether these are row numbers, by which rows and scaling are one pass."""
+        if isinstance(rows, slice) or not isinstance(self.rows, Tensor):
+            return False
+        return rows.dtype == torch.int64 and rows.ndim == 1 and rows.device == self.device
 
 
 class Subset:

@@ -72,9 +72,9 @@ class Model:
     def chunk_rows(self, *, streamed: bool = False) -> int:
         """Rows computed at a time."""
         network = self.network
-        # of a stream, pieces of 4 MiB: the next one may be there, too, and larger ones leave the
-        # heap in pieces
-        features = network.n_features * (4 if streamed else 1)
+        # of a stream, pieces of 8 MiB on the CPU: the next one may be there, too, and larger ones
+        # leave the heap in pieces
+        features = network.n_features * (2 if streamed else 1)
         widths = [max(p.shape[1:]) for p in network.parameters() if p.ndim > 1]
         # a convolution's output is wider than its weights: 32 channels of half the height and width
         pixels = 8 * network.n_features if len(network.feature_shape) > 1 else 0

@@ -211,7 +211,10 @@ def _affine(rows: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
     bias = bias.to(rows.dtype)
     if (fast := _each(products.linear, rows, weight.mT, bias[:, 0], relu=relu)) is not None:
         return fast
-    out = torch.baddbmm(bias, rows, weight)
+    if rows.is_cuda and len(rows) == 1:  # with the bias in the pass of the product
+        out = torch.addmm(bias[0, 0], rows[0], weight[0]).unsqueeze(0)
+    else:
+        out = torch.baddbmm(bias, rows, weight)
     return out.relu_() if relu else out
 
 

@@ -1,4 +1,4 @@
-"""Reading on a thread of its own, while the one that asks computes."""
+"""Reading while the one that asks computes: on a thread of its own, or a stream of CUDA."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
-__all__ = ["WORTH", "read_ahead"]
+__all__ = ["WORTH", "read_ahead", "read_beside"]
 
 T = TypeVar("T")
 
@@ -62,3 +63,30 @@ def read_ahead(source: Iterator[T], *, worth: float = 0.0, busy: bool = False) -
             used = time.perf_counter() - start
             item, took = read() if following is None else following.result()
             ahead = took >= worth * used
+
+
+def read_beside(
+    source: Iterator[tuple[int, int, Tensor]], device: torch.device
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Pieces of rows that are brought to a CUDA device on a stream of their own.
+
+    The host reads a piece while the device computes with the one before: nobody waits unless the
+    host is two ahead. What a read waits for, whether its rows are finite say, it need not wait for
+    behind what the device computes.
+    """
+    reading = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    using = torch.cuda.current_stream(device)
+    reading.wait_stream(using)  # for what the rows are made of
+    before: torch.cuda.Event | None = None
+    while True:
+        with torch.cuda.stream(reading):
+            item = next(source, None)
+        if item is None:
+            return
+        using.wait_stream(reading)
+        item[2].record_stream(using)
+        yield item
+        after = using.record_event()
+        if before is not None:
+            before.synchronize()
+        before = after

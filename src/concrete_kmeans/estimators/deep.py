@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeVar,
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -997,8 +996,8 @@ class DeepClusterer(
                 X = validated(self, X, reset=reset, dtype="numeric")
             else:  # scikit-learn takes the height of an image for its features
                 X = validated(self, X, reset=None, dtype="numeric", allow_nd=True)
-        # what a single pass reads need not become dense as a whole
-        most = 0 if issparse(X) and not reset else None
+        # what a single pass reads need not be on the device, or become dense, as a whole
+        most = None if reset else 0
         source = open_rows(X, device=device, dtype=dtype, max_resident_bytes=most)
         if not named:
             check_features(self, X, int(source.rows.shape[1]), reset=reset)

@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, validate_data
 from torch import Tensor
 
+from concrete_kmeans.data import surely_finite
 from concrete_kmeans.validation import check_positive, check_sparse, shown
 
 __all__ = [
@@ -112,6 +113,8 @@ def validated(estimator: Any, X: Any, *, reset: bool | None, **options: Any) -> 
     """
     if sparse.issparse(X):
         check_sparse("X", X)
+    if surely_finite(X):  # scikit-learn would look on one thread
+        options["ensure_all_finite"] = False
     # it adds up all numbers to see whether they are finite, which is no news where they are not
     with np.errstate(over="ignore", invalid="ignore"):
         if reset is None:
