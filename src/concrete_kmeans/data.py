@@ -275,8 +275,10 @@ class DatasetRows:
             if isinstance(index, slice)
             else index.tolist()
         )
-        pin = self.device.type == "cuda"
-        host = torch.empty(len(numbers), self.shape[1], dtype=self.dtype, pin_memory=pin)
+        shape = len(numbers), self.shape[1]
+        few = math.prod(shape) * self.dtype.itemsize <= PINNED_BYTES
+        pin = self.device.type == "cuda" and few
+        host = torch.empty(shape, dtype=self.dtype, pin_memory=pin)
         out = host.numpy()
         with self._lock, np.errstate(over="ignore"):
             for place, (i, item) in enumerate(zip(numbers, self._items(numbers), strict=True)):

@@ -72,14 +72,16 @@ class Model:
     def chunk_rows(self, *, streamed: bool = False) -> int:
         """Rows computed at a time."""
         network = self.network
-        # of a stream, pieces of 8 MiB on the CPU: the next one may be there, too, and larger ones
-        # leave the heap in pieces
-        features = network.n_features * (2 if streamed else 1)
+        on_cuda = self.centers.device.type == "cuda"
+        # of a stream, pieces of 6 MiB on the CPU: larger ones leave the heap in pieces; on CUDA as
+        # many rows of a stream as of those that a fit holds, so that both have the same labels
+        features = network.n_features
+        features = 2 * features if on_cuda else features * 5 // 2 if streamed else features
         widths = [max(p.shape[1:]) for p in network.parameters() if p.ndim > 1]
         # a convolution's output is wider than its weights: 32 channels of half the height and width
         pixels = 8 * network.n_features if len(network.feature_shape) > 1 else 0
         widest: int = max(pixels, features, *self.centers.shape[1:], *widths)
-        most = MAX_CHUNK_CUDA if self.centers.device.type == "cuda" else MAX_CHUNK
+        most = MAX_CHUNK_CUDA if on_cuda else MAX_CHUNK
         return max(1, most // (network.n_restarts * widest))
 
     def map(self, rows: Rows, function: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
@@ -101,6 +103,7 @@ class Model:
                 return function(own, codes)
 
             yield from parts(len(piece), compute)
+            del piece, compute  # before the next is read
 
     def codes(self, rows: Rows) -> Tensor:
         """(R, N, d), as they are compared with centres."""

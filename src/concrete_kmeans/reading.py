@@ -61,6 +61,7 @@ def read_ahead(source: Iterator[T], *, worth: float = 0.0, busy: bool = False) -
             start = time.perf_counter()
             yield item  # type: ignore[misc]
             used = time.perf_counter() - start
+            item = end  # what was used may go before the next is there
             item, took = read() if following is None else following.result()
             ahead = took >= worth * used
 
