@@ -47,10 +47,7 @@ REASONS = {
         "gradients of weights and Adam take most of it; Hopper's own kernel is for bfloat16"
     ),
     "all of Table 2": "the joint epochs; the cells' seconds are in the table itself",
-    "predict, ten": (
-        "chunks are smaller, and one thread reads bytes and makes them float32; why ten million "
-        "rows take longer a row than two million is open"
-    ),
+    "predict, ten": "a run of a minute is not at the machine's best all the time",
     "predict": "the last layer, ten units wide, runs at a fifth of the best rate",
     "Lloyd, MNIST": "with ten centres the product runs at 40 % of the best rate, for everybody",
     "Lloyd, 1,000,000": "the minimum over 100 clusters costs as much as 32 features' product",
