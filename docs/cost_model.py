@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from cases import CASES  # noqa: E402
 
 PAGE = ROOT / "docs" / "scaling.md"
+RESULTS = ROOT / "benchmarks" / "results"
 #: Adam reads weight, gradient and two moments and writes weight and moments, in float32.
 ADAM_BYTES = 28
 STEPS = "20,000 steps of ConcreteKMeans, batches of 65,536"
@@ -103,24 +104,26 @@ def total(parts: dict[str, float]) -> float:
 def checked() -> str:
     """The model beside what was measured."""
     lines = []
-    runtime = results.load(ROOT / "docs" / "results" / "runtime.json")
-    if runtime is not None:
-        own = [found for found in runtime["measured"] if found["method"] == "ckm"]
-        lines += [_epoch(runtime, found) for found in own]
-    limits = results.load(ROOT / "benchmarks" / "results" / "limits.json")
-    lloyd = results.load(ROOT / "benchmarks" / "results" / "lloyd.json")
+    training = results.load(RESULTS / "training-cuda.json")
+    if training is not None:
+        own = [name for name in training["contenders"] if name.startswith("concrete-kmeans")]
+        lines += [_epoch(training, name) for name in own]
+    limits = results.load(RESULTS / "limits.json")
+    lloyd = results.load(RESULTS / "lloyd.json")
     if limits is not None and lloyd is not None:
         lines += [_pass(limits, name, case) for name, case in lloyd["cases"].items()]
     return tables.markdown(["what", "arithmetic", "memory", "bound", "measured", "share"], lines)
 
 
-def _epoch(record: Record, found: Record) -> list[str]:
-    encoder = record["config"]["encoder"]
-    cost = deep_step((784, *encoder), record["config"]["batch_size"], 10)
-    many = found["seeds"] * found["steps_per_epoch"]
-    products = many * cost.flops / 422e12  # TF32, as measured on an H200
-    adam = many * cost.read / H200.memory
-    title = f"H200, joint MNIST epoch, TF32, seeds: {found['seeds']}"
+def _epoch(record: Record, name: str) -> list[str]:
+    found = record["contenders"][name]
+    precision = name.split(", ")[1]
+    limit = record["contenders"][f"product, {precision}"]
+    cost = deep_step(record["widths"], record["batch"], 10)
+    steps = found["seeds"] * (found["rows"] // record["batch"])
+    products = steps * cost.flops / limit["flops_per_s"]
+    adam = steps * cost.read / limit["copy_bytes_per_s"]
+    title = f"H200, joint MNIST epoch, {precision}, seeds: {found['seeds']}"
     return _line(title, products, adam, products + adam, found["seconds"])
 
 
@@ -205,7 +208,7 @@ def processes() -> str:
 
 
 def _benchmark(name: str) -> Record:
-    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    path = RESULTS / f"{name}.json"
     record = results.load(path)
     if record is None:
         raise SystemExit(f"{path} is missing: run benchmarks/{name}.py first")
