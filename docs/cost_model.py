@@ -54,9 +54,14 @@ class Machine(NamedTuple):
     """Of the rate of a product that a pass reaches."""
 
 
-#: An H200 (rates of a bfloat16 product and of a copy as measured on one); network, disk and share
-#: are assumptions: a 400 Gbit/s link a device, two NVMe drives a device.
-H200 = Machine(807e12, 4.3e12, 141e9, 50e9, 14e9, 0.6)
+def h200() -> Machine:
+    """An H200: rates of a bfloat16 product and of a copy as measured on one.
+
+    Network, disk and share are assumptions: a 400 Gbit/s link and two NVMe drives a device.
+    """
+    limits = _benchmark("limits-cuda")
+    rates = limits["flops_per_s"]["bfloat16"], limits["copy_bytes_per_s"]
+    return Machine(*rates, holds=141e9, network=50e9, disk=14e9, share=0.6)
 
 
 def lloyd_pass(n: float, d: int, k: int, itemsize: int) -> Cost:
@@ -103,15 +108,10 @@ def total(parts: dict[str, float]) -> float:
 
 def checked() -> str:
     """The model beside what was measured."""
-    lines = []
-    training = results.load(RESULTS / "training-cuda.json")
-    if training is not None:
-        own = [name for name in training["contenders"] if name.startswith("concrete-kmeans")]
-        lines += [_epoch(training, name) for name in own]
-    limits = results.load(RESULTS / "limits.json")
-    lloyd = results.load(RESULTS / "lloyd.json")
-    if limits is not None and lloyd is not None:
-        lines += [_pass(limits, name, case) for name, case in lloyd["cases"].items()]
+    training, lloyd = _benchmark("training-cuda"), _benchmark("lloyd")
+    own = [name for name in training["contenders"] if name.startswith("concrete-kmeans")]
+    lines = [_epoch(training, name) for name in own]
+    lines += [_pass(_benchmark("limits"), name, case) for name, case in lloyd["cases"].items()]
     return tables.markdown(["what", "arithmetic", "memory", "bound", "measured", "share"], lines)
 
 
@@ -145,9 +145,10 @@ def _line(title: str, a: float, b: float, bound: float, measured: float) -> list
 def predicted() -> str:
     """A billion embeddings of 768 numbers, ten thousand clusters, in bfloat16."""
     n, d, k, itemsize = 1e9, 768, 10_000, 2
+    gpu = h200()
     lines = []
     for devices in (8, 64):
-        resident = n * d * itemsize < 0.9 * devices * H200.holds
+        resident = n * d * itemsize < 0.9 * devices * gpu.holds
         where = "in the GPUs' memory" if resident else "read from disk"
         one = lloyd_pass(n, d, k, itemsize)
         for title, cost, times, held in (
@@ -157,7 +158,7 @@ def predicted() -> str:
             (STEPS, concrete_step(65_536, d, k), 20_000, resident),
             ("labels of all rows", one, 1, resident),
         ):
-            parts = seconds(cost, H200, devices, resident=held)
+            parts = seconds(cost, gpu, devices, resident=held)
             lines.append(
                 [str(devices), where, title]
                 + [_time(times * parts[key]) for key in ("compute", "read", "exchange")]
@@ -211,7 +212,8 @@ def _benchmark(name: str) -> Record:
     path = RESULTS / f"{name}.json"
     record = results.load(path)
     if record is None:
-        raise SystemExit(f"{path} is missing: run benchmarks/{name}.py first")
+        script = name.removesuffix("-cuda")
+        raise SystemExit(f"{path} is missing: run benchmarks/{script}.py first")
     return record
 
 

@@ -190,7 +190,8 @@ def predict(result: Result) -> str:
         ]
         for name, row in result["contenders"].items()
     ]
-    return table(["labels", "rows a second", "of the product's rate", "memory beside them"], lines)
+    header = ["labels", "rows a second", "of the product's rate", "host memory beside them"]
+    return table(header, lines)
 
 
 def lloyd(result: Result) -> str:
